@@ -143,8 +143,11 @@ impl Exception {
     /// The text on the wire: `NAME - explanation`, cut to what a short string holds, with `...` where it was cut.
     #[must_use]
     pub fn reply_text(&self) -> String {
-        let mut text =
-            if self.text.is_empty() { self.code.name().to_owned() } else { format!("{} - {}", self.code.name(), self.text) };
+        let mut text = if self.text.is_empty() {
+            self.code.name().to_owned()
+        } else {
+            format!("{} - {}", self.code.name(), self.text)
+        };
         if text.len() > MAX_REPLY_TEXT {
             let mut end = MAX_REPLY_TEXT - 3;
             while !text.is_char_boundary(end) {
