@@ -284,3 +284,27 @@ fn log_can_be_a_file_alone_beside_the_data() {
     let output = LogOutput { level: LogLevel::Error, format: LogFormat::Text };
     assert_eq!(config.log.file, Some((PathBuf::from("/data/node.log"), output)));
 }
+
+#[test]
+fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
+    let example = include_str!("../../../../deploy/warrenmq.conf");
+    let settings = example.lines().filter_map(|line| line.strip_prefix("# ")).filter(|line| {
+        let key = line.split_once(" = ").map_or("", |(key, _)| key);
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c))
+    });
+    // Lines that show a form and not the default.
+    let samples =
+        ["data_dir", "cluster_name", "listeners.tcp.local", "listeners.tcp ", "vhosts.1", "log.file", "log.dir"];
+    let alternatives = ["vm_memory_high_watermark.absolute", "total_memory_available", "disk_free_limit.relative"];
+    let (mut defaults, mut count) = (String::new(), 0);
+    for line in settings {
+        assert_eq!(loaded(line).warnings, [], "{line}");
+        count += 1;
+        if !samples.iter().chain(&alternatives).any(|sample| line.starts_with(sample)) {
+            defaults.push_str(line);
+            defaults.push('\n');
+        }
+    }
+    assert_eq!(count, 35, "settings found in the example");
+    assert_eq!(config(&defaults), config(""));
+}
