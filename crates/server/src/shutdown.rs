@@ -31,11 +31,12 @@ pub(crate) fn on_signals() -> io::Result<Shutdown> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if sender.send_replace(true) {
+            if *sender.borrow() {
                 tracing::error!("asked twice to stop: stopping without waiting");
                 std::process::exit(1);
             }
             tracing::info!("stopping; a second signal ends the process at once");
+            sender.send_replace(true);
         }
     });
     Ok(Shutdown(receiver))

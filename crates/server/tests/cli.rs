@@ -103,7 +103,8 @@ fn ready_line_names_the_port_and_the_data_and_sigterm_exits_0() {
     let (code, stdout, stderr) = node.wait();
     assert_eq!(code, Some(0), "{stderr}");
     assert_eq!(stdout, "", "standard output has the one line alone");
-    assert!(stderr.contains("stopped"), "{stderr}");
+    let (stopping, stopped) = (stderr.find("stopping; "), stderr.find("stopped"));
+    assert!(stopping.is_some() && stopping < stopped, "{stderr}");
 }
 
 #[test]

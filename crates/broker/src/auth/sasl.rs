@@ -156,4 +156,19 @@ mod tests {
         let response = [login("first", "p"), field("LOGIN", b'S', b"second")].concat();
         assert_eq!(amqplain(&response).map(|c| c.user), Some("first"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic_and_only_what_is_there(bytes: Vec<u8>) {
+            for credentials in [plain(&bytes), amqplain(&bytes)].into_iter().flatten() {
+                assert!(credentials.user.len() + credentials.password.len() < bytes.len());
+            }
+        }
+
+        #[test]
+        fn what_was_encoded_is_found(user: String, password: String) {
+            let expected = Some(Credentials { user: &user, password: password.as_bytes() });
+            assert_eq!(amqplain(&login(&user, &password)), expected);
+        }
+    }
 }
