@@ -14,7 +14,7 @@ use crate::connection::{ConnectionHandle, Event};
 use crate::mailbox::Mailbox;
 use crate::settings::Settings;
 use crate::shard::{ShardInput, ShardTask};
-use crate::topology::{Topology, ConnectionId};
+use crate::topology::{ConnectionId, Topology};
 use crate::vhost::Vhost;
 
 /// How often memory use is looked at. A flood of 400 MB/s grows by 40 MB in that time.
@@ -28,6 +28,7 @@ pub struct Broker {
     settings: Settings,
     vhosts: RwLock<FxHashMap<String, Arc<Vhost>>>,
     access: RwLock<AccessControl>,
+    access_version: AtomicU64,
     shards: Vec<Arc<Mailbox<ShardInput>>>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
     memory: Arc<MessageMemory>,
@@ -49,8 +50,10 @@ impl Broker {
         for name in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
             vhosts.insert(name.clone(), Arc::new(Vhost::new(name)));
         }
+        let access = Self::first_user(&settings)?;
         let broker = Arc::new(Self {
-            access: RwLock::new(Self::first_user(&settings)?),
+            access_version: AtomicU64::new(access.version()),
+            access: RwLock::new(access),
             vhosts: RwLock::new(vhosts),
             shards: (0..shards).map(|_| Arc::default()).collect(),
             connections: Mutex::default(),
@@ -76,7 +79,7 @@ impl Broker {
         for vhost in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
             access.set_permissions(vhost, &settings.default_user, configure, write, read)?;
         }
-        access.set_loopback_users(settings.loopback_users.iter().map(String::as_str));
+        access.set_loopback_users(settings.loopback_users.iter().cloned());
         Ok(access)
     }
 
@@ -117,6 +120,11 @@ impl Broker {
 
     pub(crate) fn access(&self) -> parking_lot::RwLockReadGuard<'_, AccessControl> {
         self.access.read()
+    }
+
+    /// Goes up with every change of users or permissions.
+    pub(crate) fn access_version(&self) -> u64 {
+        self.access_version.load(Ordering::Acquire)
     }
 
     pub(crate) fn memory(&self) -> &Arc<MessageMemory> {

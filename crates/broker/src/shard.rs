@@ -26,6 +26,8 @@ pub(crate) enum ShardInput {
     Register(Arc<ConnectionHandle>),
     /// A connection is gone; comes after its last batch.
     Unregister(u64),
+    /// A connection is gone without having given back what it held.
+    Lost(u64),
     /// A consumer shares a limit with the others of its channel.
     Limit(ConsumerId, Arc<Limiter>),
 }
@@ -124,6 +126,11 @@ impl ShardTask {
                     self.peers.connections.insert(peer.handle.id.0, peer);
                 }
                 ShardInput::Unregister(connection) => {
+                    self.dispatch();
+                    self.peers.connections.remove(&connection);
+                }
+                ShardInput::Lost(connection) => {
+                    self.shard.forget_connection(connection, &mut self.effects);
                     self.dispatch();
                     self.peers.connections.remove(&connection);
                 }

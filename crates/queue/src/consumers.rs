@@ -74,10 +74,6 @@ impl Consumers {
         self.slots.iter().flatten().any(|consumer| consumer.spec.exclusive)
     }
 
-    pub(crate) fn contains(&self, id: ConsumerId) -> bool {
-        self.index.contains_key(&id)
-    }
-
     pub(crate) fn ids(&self) -> impl Iterator<Item = ConsumerId> + '_ {
         self.slots.iter().flatten().map(|consumer| consumer.id)
     }

@@ -179,10 +179,16 @@ impl Machine {
         was_consumer
     }
 
-    /// Whether such a consumer is attached.
+    /// The consumers of a connection, and whoever else of it holds messages.
     #[must_use]
-    pub fn has_consumer(&self, consumer: ConsumerId) -> bool {
-        self.consumers.contains(consumer)
+    pub fn holders(&mut self, connection: u64) -> Vec<ConsumerId> {
+        let mut holders: BTreeSet<ConsumerId> = self.consumers.ids().collect();
+        for (_, slot) in self.live.below(self.cursor) {
+            if let State::Out(holder) = slot.state {
+                holders.insert(holder);
+            }
+        }
+        holders.into_iter().filter(|holder| holder.connection == connection).collect()
     }
 
     /// The consumers.

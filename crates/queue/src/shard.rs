@@ -76,6 +76,25 @@ impl Shard {
         }
     }
 
+    /// Ends all consumers of a connection and sends back what is out with it. Looks at every queue: for connections that went without
+    /// saying what they held.
+    pub fn forget_connection(&mut self, connection: u64, effects: &mut Vec<Effect>) {
+        let queues: Vec<QueueId> = self.queues.keys().copied().collect();
+        for queue in queues {
+            let Some(entry) = self.queues.get_mut(&queue) else { continue };
+            let machine = &mut entry.machine;
+            let mut was_consumer = false;
+            for holder in machine.holders(connection) {
+                was_consumer |= machine.detach(holder, true);
+            }
+            if was_consumer && machine.settings().auto_delete && machine.counts().consumers == 0 {
+                self.remove(queue, effects);
+            } else {
+                self.mark(queue);
+            }
+        }
+    }
+
     fn enqueue(&mut self, enqueue: &Enqueue, buffers: &[Bytes]) {
         // A batch is made by this node's connections: a reference that points nowhere is a fault of ours.
         let message = enqueue.message.resolve(buffers).expect("a message lies in its batch's buffers");

@@ -8,6 +8,7 @@ use queue::{ConsumerId, Op, QueueId};
 
 use super::channel::{ChannelState, Fault};
 use super::session::{Phase, Session, close_ok};
+use crate::shard::ShardInput;
 
 impl Session {
     /// A frame of `channel` could not be handled.
@@ -76,6 +77,30 @@ impl Session {
             Phase::Closing { .. } => {}
             _ => self.phase = Phase::Gone,
         }
+    }
+
+    /// The task ends: what is held goes back, and the shards and the broker forget the connection.
+    pub(super) fn end(&mut self) {
+        self.release_everything();
+        self.flush();
+        self.staging.unregister(&self.broker);
+        self.broker.unregister(self.handle.id);
+    }
+
+    /// The task ends in a panic, and nothing in here can be trusted: the shards find out what the connection held.
+    pub(super) fn abandon(&mut self) {
+        tracing::error!(connection = %self.peer, "a connection ends because of a fault of ours");
+        if let Some(vhost) = &self.vhost {
+            let queues = vhost.read().exclusive_queues_of(self.handle.id);
+            for queue in queues {
+                let delete = Op::Delete { queue: queue.id, if_unused: false, if_empty: false, token: None };
+                self.broker.send_ops(queue.shard, vec![delete]);
+            }
+        }
+        for shard in 0..self.broker.shard_count() {
+            self.broker.shard(shard).send(ShardInput::Lost(self.handle.id.0));
+        }
+        self.broker.unregister(self.handle.id);
     }
 
     pub(super) fn forget_channel(&mut self, number: u16) {

@@ -10,7 +10,7 @@ use amqp::{
 
 use super::channel::Fault;
 use super::session::{Client, Phase, Session};
-use crate::auth::{Credentials, sasl};
+use crate::auth::sasl::{self, Credentials};
 
 /// SASL mechanisms, in the order in which they are offered.
 const MECHANISMS: &str = "AMQPLAIN PLAIN";

@@ -49,13 +49,13 @@ impl Session {
             unreachable!("a header frame gives a header");
         };
         let ContentHeader { body_size, properties, .. } = header;
-        channel.incoming.body_bytes = body_size;
-        channel.incoming.oversized = body_size > max_message_bytes;
         let raw = properties.raw();
         let properties_bytes = u32::try_from(raw.len()).expect("a frame is smaller than 4 GiB");
-        match self.staging.open_record(number) {
-            Some(open) => open.properties_bytes = properties_bytes,
-            None => channel.incoming.record.properties_bytes = properties_bytes,
+        channel.incoming.body_bytes = body_size;
+        channel.incoming.oversized = body_size > max_message_bytes;
+        channel.incoming.record.properties_bytes = properties_bytes;
+        if let Some(open) = self.staging.open_record(number) {
+            open.properties_bytes = properties_bytes;
         }
         self.append(number, raw);
         if body_size >= OWN_BUFFER_BYTES as u64 {

@@ -72,6 +72,8 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     pub(super) now: Instant,
     opened_at: Instant,
+    /// A commit was asked for in this turn.
+    pub(super) committing: bool,
     pub(super) decoder: FrameDecoder,
     pub(super) outbox: Outbox,
     pub(super) client: Client,
@@ -123,6 +125,7 @@ impl Session {
             phase: Phase::Header,
             now,
             opened_at: now,
+            committing: false,
             outbox: Outbox::new(),
             client: Client::default(),
             heartbeat: Duration::ZERO,
@@ -166,7 +169,7 @@ impl Session {
             Phase::Header | Phase::Start | Phase::Tune | Phase::Open => {
                 Some(self.opened_at + self.broker.settings().handshake_timeout)
             }
-            Phase::Running => (!self.heartbeat.is_zero()).then(|| self.now + self.heartbeat / 2),
+            Phase::Running => (!self.heartbeat.is_zero()).then(|| self.now + self.heartbeat / 4),
             Phase::Closing { until, .. } | Phase::Lingering { until } => Some(until),
             Phase::Gone => None,
         }
@@ -284,6 +287,7 @@ impl Session {
 
     /// The end of a turn: what was gathered goes to the shards.
     pub(super) fn flush(&mut self) {
+        self.spill_open_record();
         let turn = self.turns.current();
         let mut batches = Vec::new();
         self.staging.flush(&self.broker, &self.handle, |sent| batches.push((sent.shard, sent.number, sent.bytes)));

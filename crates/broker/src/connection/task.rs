@@ -3,13 +3,13 @@
 //! One turn: take what the mailbox holds, read once, hand the gathered ops to the shards, write what is in the outbox. The task
 //! sleeps when the socket has nothing, the mailbox is empty and the outbox is written or the socket full.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 
 use super::handle::{ConnectionHandle, Event};
 use super::pool;
-use super::session::Session;
+use super::session::{Phase, Session};
 use crate::broker::Broker;
 
 /// Turns before other tasks of the thread get their chance, when there is always more to do.
@@ -27,18 +27,29 @@ const MAX_IO_SLICES: usize = 64;
 /// A partial frame of at most this size is kept in a buffer of its own between reads; with more, the read buffer is kept.
 const SMALL_REST: usize = 4096;
 
+/// A mailbox that held more than this once gives the room back.
+const KEEP_EVENTS: usize = 1024;
+/// The timer is never set for sooner than this.
+const MIN_TICK: Duration = Duration::from_millis(10);
+
 /// Serves one client until it is gone.
 pub async fn serve(broker: Arc<Broker>, stream: TcpStream, peer: SocketAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot switch off Nagle's algorithm");
     }
     let handle = broker.register(ConnectionHandle::new);
-    let session = Session::new(Arc::clone(&broker), Arc::clone(&handle), peer, Instant::now());
-    let mut task = ConnectionTask { stream, session, handle, input: Vec::new(), input_bytes: 0, events: Vec::new() };
-    let mut timer = pin!(tokio::time::sleep_until(Instant::now().into()));
-    poll_fn(|context| task.poll(context, timer.as_mut())).await;
-    task.session.end(&broker);
-    broker.unregister(task.handle.id);
+    let session = Session::new(broker, Arc::clone(&handle), peer, Instant::now());
+    let mut task = ConnectionTask {
+        stream,
+        session,
+        handle,
+        input: Vec::new(),
+        input_bytes: 0,
+        events: Vec::new(),
+        timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        timer_phase: None,
+    };
+    poll_fn(|context| task.poll(context)).await;
 }
 
 struct ConnectionTask {
@@ -50,10 +61,24 @@ struct ConnectionTask {
     /// How much of `input` is such bytes.
     input_bytes: usize,
     events: Vec<Event>,
+    timer: Pin<Box<Sleep>>,
+    /// The phase that the timer was set for.
+    timer_phase: Option<Phase>,
+}
+
+/// However a connection ends, also by a panic of ours: what it held goes back.
+impl Drop for ConnectionTask {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.session.abandon();
+        } else {
+            self.session.end();
+        }
+    }
 }
 
 impl ConnectionTask {
-    fn poll(&mut self, context: &mut Context<'_>, mut timer: Pin<&mut Sleep>) -> Poll<()> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for _ in 0..TURNS_PER_POLL {
             self.session.now = Instant::now();
             let mut progress = self.take_events(context);
@@ -68,26 +93,38 @@ impl ConnectionTask {
                 Ok(written) => progress |= written,
                 Err(error) => {
                     tracing::debug!(%error, "cannot write to a client");
-                    self.session.end_of_input();
                     return Poll::Ready(());
                 }
             }
             if self.session.is_gone() && self.session.outbox.is_empty() {
                 return Poll::Ready(());
             }
-            while timer.as_mut().poll_elapsed(context).is_ready() {
-                self.session.tick();
-                progress = true;
-                // Far enough for a phase without a deadline; every phase change is followed by a turn and its tick.
-                let next = self.session.next_tick().unwrap_or(self.session.now + IDLE_TICK);
-                timer.as_mut().reset(next.max(self.session.now + MIN_TICK).into());
-            }
+            progress |= self.tick(context);
             if !progress {
                 return Poll::Pending;
             }
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Lets the session know of the time when it wants to. Each phase has its own deadlines.
+    fn tick(&mut self, context: &mut Context<'_>) -> bool {
+        let mut ticked = false;
+        loop {
+            if self.timer_phase != Some(self.session.phase) || ticked {
+                self.timer_phase = Some(self.session.phase);
+                let Some(next) = self.session.next_tick() else { return ticked };
+                self.timer.as_mut().reset(next.max(self.session.now + MIN_TICK).into());
+            } else if self.session.next_tick().is_none() {
+                return ticked;
+            }
+            if self.timer.as_mut().poll(context).is_pending() {
+                return ticked;
+            }
+            self.session.tick();
+            ticked = true;
+        }
     }
 
     fn take_events(&mut self, context: &mut Context<'_>) -> bool {
@@ -125,7 +162,7 @@ impl ConnectionTask {
                 let bytes = buffer.filled().len();
                 if bytes == 0 {
                     self.session.end_of_input();
-                    return self.over();
+                    return Poll::Ready(Err(()));
                 }
                 self.input_bytes += bytes;
                 let used = self.session.input(&self.input[..self.input_bytes]);
@@ -135,7 +172,7 @@ impl ConnectionTask {
             Poll::Ready(Err(error)) => {
                 tracing::debug!(%error, "cannot read from a client");
                 self.session.end_of_input();
-                self.over()
+                Poll::Ready(Err(()))
             }
             Poll::Pending => {
                 self.keep_rest(0);
@@ -144,15 +181,10 @@ impl ConnectionTask {
         }
     }
 
-    fn over(&mut self) -> Poll<Result<(), ()>> {
-        self.session.flush();
-        Poll::Ready(Err(()))
-    }
-
     /// Makes `input` large enough for a read behind what it holds: a whole frame at least.
     fn make_room(&mut self) {
-        let rest = &self.input[..self.input_bytes];
-        let wanted = self.session.decoder.needed(rest).unwrap_or(0).max(pool::READ_BYTES.min(rest.len() + pool::READ_BYTES));
+        let frame = self.session.decoder.needed(&self.input[..self.input_bytes]).unwrap_or(0);
+        let wanted = frame.max(self.input_bytes + 1);
         if self.input.len() < pool::READ_BYTES || self.input.len() < wanted {
             let mut buffer = pool::take_read();
             if buffer.len() < wanted {

@@ -43,6 +43,7 @@ pub use self::queue_record::{
     DeadLetterStrategy, Declared, Overflow, QueueDeclare, QueueKind, QueueRecord, QueueSettings,
 };
 pub use self::route::RouteSet;
+pub use self::value::type_name;
 
 /// The connection that an exclusive queue belongs to. Unique in the cluster and never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use amqp::{AMQPValue, FieldTable};
 
 /// RabbitMQ's name for the type of a value.
-pub(super) fn type_name(value: &AMQPValue) -> &'static str {
+pub fn type_name(value: &AMQPValue) -> &'static str {
     match value {
         AMQPValue::Boolean(_) => "bool",
         AMQPValue::ShortShortInt(_) => "byte",
