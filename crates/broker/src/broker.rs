@@ -73,8 +73,8 @@ impl Broker {
 
     fn first_user(settings: &Settings) -> Result<AccessControl, crate::auth::AuthError> {
         let mut access = AccessControl::new();
-        let tags = settings.default_user_tags.iter().map(|tag| tag.as_str().into()).collect();
-        access.put_user(&settings.default_user, Password::Plain(&settings.default_password), tags)?;
+        let password = Password::Plain(&settings.default_password);
+        access.put_user(&settings.default_user, password, settings.default_user_tags.clone())?;
         let [configure, write, read] = &settings.default_permissions;
         for vhost in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
             access.set_permissions(vhost, &settings.default_user, configure, write, read)?;

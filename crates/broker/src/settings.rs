@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::auth::Tag;
+
 /// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,7 +39,7 @@ pub struct Settings {
     /// Its password.
     pub default_password: String,
     /// Its tags.
-    pub default_user_tags: Vec<String>,
+    pub default_user_tags: Vec<Tag>,
     /// Its configure, write and read permissions on the default virtual host.
     pub default_permissions: [String; 3],
     /// Users that may only log in over loopback.
@@ -66,7 +68,7 @@ impl Default for Settings {
             default_vhost: "/".to_owned(),
             default_user: "guest".to_owned(),
             default_password: "guest".to_owned(),
-            default_user_tags: vec!["administrator".to_owned()],
+            default_user_tags: vec![Tag::Administrator],
             default_permissions: [".*".to_owned(), ".*".to_owned(), ".*".to_owned()],
             loopback_users: vec!["guest".to_owned()],
             data_dir: PathBuf::from("warrenmq-data"),
