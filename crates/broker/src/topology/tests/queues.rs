@@ -356,6 +356,22 @@ fn quorum_queue_takes_its_arguments() {
 }
 
 #[test]
+fn arguments_are_compared_in_the_order_of_the_type() {
+    let mut v = Vhost::new();
+    let before = table([quorum(), ("x-overflow", text("reject-publish-dlx"))]);
+    let after = table([quorum(), ("x-message-ttl", int(1000))]);
+    let d = QueueDeclare { durable: true, arguments: &before, ..queue("probe.qq") };
+    v.declare(d).expect("taken");
+    let text = "PRECONDITION_FAILED - inequivalent arg 'x-overflow' for queue 'probe.qq' in vhost '/': \
+                received none but current is the value 'reject-publish-dlx' of type 'longstr'";
+    refused(v.declare(QueueDeclare { arguments: &after, ..d }), 406, text, DECLARE);
+    let text = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'probe.qq' in vhost '/': \
+                received none but current is the value 'quorum' of type 'longstr'";
+    let untyped = table([("x-overflow", AMQPValue::LongString("reject-publish-dlx".into()))]);
+    refused(v.declare(QueueDeclare { arguments: &untyped, ..d }), 406, text, DECLARE);
+}
+
+#[test]
 fn valid_stream_is_not_implemented() {
     let arguments = table([stream(), ("x-max-age", text("7D")), ("x-max-length-bytes", int(1))]);
     let d = QueueDeclare { durable: true, arguments: &arguments, ..queue("s") };

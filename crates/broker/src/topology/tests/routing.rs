@@ -104,8 +104,8 @@ fn many_hashes_against_a_long_key_are_quick() {
     v.bind("never", "amq.topic", &format!("{}.b", ["#.a"; 60].join(".")), &none());
     v.bind("never", "amq.topic", &format!("{}.b", ["#.*"; 60].join(".")), &none());
     let key = ["a"; 60].join(".");
-    // A backtracking match would not end in this lifetime; a thousand of these take well under a second.
-    for _ in 0..1000 {
+    // A backtracking match would not end in this lifetime; these take a fraction of a second.
+    for _ in 0..100 {
         assert_eq!(v.route("amq.topic", &key), ["q"]);
     }
     assert_eq!(v.route("amq.topic", &format!("{key}.b")), ["never", "q"]);
