@@ -26,7 +26,7 @@ mod unique;
 mod value;
 
 #[cfg(test)]
-mod model_tests;
+mod tests;
 
 use std::borrow::Cow;
 
@@ -137,15 +137,4 @@ impl Topology {
 #[must_use]
 pub fn strip_crlf(name: &str) -> Cow<'_, str> {
     if name.contains(['\r', '\n']) { Cow::Owned(name.replace(['\r', '\n'], "")) } else { Cow::Borrowed(name) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn carriage_returns_and_line_feeds_are_stripped_from_names() {
-        assert_eq!(strip_crlf("a\nb\r\n"), "ab");
-        assert!(matches!(strip_crlf("ab"), Cow::Borrowed("ab")));
-    }
 }

@@ -1,1 +1,0 @@
-//! Random changes and messages, checked against a model that keeps plain lists and tries everything.
