@@ -169,3 +169,100 @@ fn too_long(bytes: usize, remaining: u64) -> Exception {
     let text = format!("content body of {bytes} bytes where {remaining} were left of the announced size");
     Exception::new(ReplyCode::FrameError, text, MethodId::BASIC_PUBLISH)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header_payload(class: u16, weight: u16, body_size: u64) -> Vec<u8> {
+        [&class.to_be_bytes()[..], &weight.to_be_bytes(), &body_size.to_be_bytes(), &[0, 0]].concat()
+    }
+
+    fn within_a_body(body_size: u64) -> Assembler {
+        let mut assembler = Assembler::new();
+        assembler.publish_started();
+        assembler.header(&header_payload(60, 0, body_size)).unwrap();
+        assembler
+    }
+
+    fn assert_505(result: Result<impl std::fmt::Debug, Exception>, text: &str, method: MethodId) {
+        let exception = result.expect_err("should be refused");
+        assert_eq!(exception.reply_text(), format!("UNEXPECTED_FRAME - {text}"));
+        assert_eq!(exception.method, method);
+    }
+
+    #[test]
+    fn body_in_any_number_of_frames_is_complete_at_its_last_byte() {
+        let mut assembler = within_a_body(4);
+        for (fragment, last) in [(b"".as_slice(), false), (b"a", false), (b"", false), (b"bcd", true)] {
+            assert_eq!(assembler.body(fragment), Ok(Step::Body { fragment, complete: last }));
+            assert_eq!(assembler.is_idle(), last);
+        }
+    }
+
+    #[test]
+    fn empty_message_is_complete_at_its_header() {
+        let mut assembler = Assembler::new();
+        assembler.publish_started();
+        let payload = header_payload(60, 0, 0);
+        assert!(matches!(assembler.header(&payload), Ok(Step::Header { complete: true, .. })));
+        assert!(assembler.is_idle() && assembler.method().is_ok());
+    }
+
+    #[test]
+    fn announced_size_is_counted_down_and_never_allocated() {
+        let mut assembler = within_a_body(u64::MAX);
+        assert_eq!(assembler.body(b"x"), Ok(Step::Body { fragment: b"x", complete: false }));
+        assert_eq!(assembler.state(), AssemblyState::ExpectBody { remaining: u64::MAX - 1 });
+    }
+
+    #[test]
+    fn content_without_a_publish_is_505() {
+        let text = "expected method frame, got non method frame instead";
+        assert_505(Assembler::new().header(&header_payload(60, 0, 1)), text, MethodId::NONE);
+        assert_505(Assembler::new().body(b"abc"), text, MethodId::NONE);
+        let mut complete = within_a_body(1);
+        complete.body(b"x").unwrap();
+        assert_505(complete.body(b""), text, MethodId::NONE);
+    }
+
+    #[test]
+    fn anything_but_a_header_after_a_publish_is_505() {
+        let text = "expected content header for class 60, got non content header frame instead";
+        let mut assembler = Assembler::new();
+        assembler.publish_started();
+        assert_505(assembler.method(), text, MethodId::BASIC_PUBLISH);
+        assert_505(assembler.body(b"abc"), text, MethodId::BASIC_PUBLISH);
+        assert_505(assembler.header(&header_payload(60, 5, 0)), text, MethodId::BASIC_PUBLISH);
+        assert_505(assembler.header(&header_payload(10, 5, 0)), text, MethodId::BASIC_PUBLISH);
+    }
+
+    #[test]
+    fn header_of_another_class_is_505() {
+        let mut assembler = Assembler::new();
+        assembler.publish_started();
+        let text = "expected content header for class 60, got one for class 10 instead";
+        assert_505(assembler.header(&header_payload(10, 0, 1)), text, MethodId::BASIC_PUBLISH);
+    }
+
+    #[test]
+    fn anything_but_a_body_within_a_body_is_505() {
+        let text = "expected content body, got non content body frame instead";
+        let mut assembler = within_a_body(1);
+        assert_505(assembler.method(), text, MethodId::BASIC_PUBLISH);
+        assert_505(assembler.header(&header_payload(60, 0, 1)), text, MethodId::BASIC_PUBLISH);
+    }
+
+    #[test]
+    fn body_longer_than_announced_is_501() {
+        let refused = within_a_body(1).body(b"abc").unwrap_err();
+        assert_eq!((refused.code, refused.method), (ReplyCode::FrameError, MethodId::BASIC_PUBLISH));
+    }
+
+    #[test]
+    fn reset_forgets_a_message_that_was_begun() {
+        let mut assembler = within_a_body(10);
+        assembler.reset();
+        assert!(assembler.method().is_ok());
+    }
+}

@@ -45,3 +45,30 @@ pub(crate) fn split(payload: &[u8]) -> Result<(u16, u16, u64, &[u8]), Exception>
     };
     Ok((u16::from_be_bytes([c0, c1]), u16::from_be_bytes([w0, w1]), u64::from_be_bytes(size), properties))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_is_decoded_with_its_properties() {
+        let header = ContentHeader::decode(b"\0\x3c\0\0\0\0\0\0\0\0\x01\0\x10\0\x02").unwrap();
+        assert_eq!((header.class, header.weight, header.body_size), (60, 0, 256));
+        assert_eq!(header.properties.delivery_mode(), Some(2));
+    }
+
+    #[test]
+    fn announced_size_is_only_a_number() {
+        let header = ContentHeader::decode(b"\0\x3c\0\0\x80\0\0\0\0\0\0\0\0\0").unwrap();
+        assert_eq!(header.body_size, 1 << 63);
+    }
+
+    #[test]
+    fn header_cut_anywhere_is_refused() {
+        let payload = b"\0\x3c\0\0\0\0\0\0\0\0\x01\0\x10\0\x02";
+        for length in 0..payload.len() {
+            let code = ContentHeader::decode(&payload[..length]).unwrap_err().code as u16;
+            assert_eq!(code, if length < 12 { 501 } else { 541 }, "{length} bytes");
+        }
+    }
+}

@@ -175,3 +175,110 @@ fn short(text: &str) -> &[u8] {
     debug_assert!(bytes.len() <= 255, "short strings have at most 255 bytes");
     &bytes[..bytes.len().min(255)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::methods::{basic, channel, connection};
+    use crate::{FrameDecoder, Method};
+
+    /// The method in the one frame that `write` appends, as `amq-protocol` reads it.
+    fn read_back(channel: u16, write: impl FnOnce(&mut BytesMut)) -> AMQPClass {
+        let mut out = BytesMut::from(b"before".as_slice());
+        write(&mut out);
+        let (frame, consumed) = FrameDecoder::new(131_072).decode(&out[6..]).unwrap().unwrap();
+        assert_eq!((frame.kind, frame.channel, consumed), (FrameKind::Method, channel, out.len() - 6));
+        match crate::methods::parse_class(frame.payload) {
+            Ok(([], class)) => class,
+            other => panic!("cannot be parsed: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn deliver_carries_the_envelope_as_it_was_published() {
+        let class = read_back(3, |out| deliver_method(out, 3, "tag", 1 << 40, true, b"\x02ex\x03k.1"));
+        let expected = basic::Deliver {
+            consumer_tag: "tag".into(),
+            delivery_tag: 1 << 40,
+            redelivered: true,
+            exchange: "ex".into(),
+            routing_key: "k.1".into(),
+        };
+        assert_eq!(class, AMQPClass::Basic(basic::AMQPMethod::Deliver(expected)));
+    }
+
+    #[test]
+    fn get_ok_carries_the_count_of_ready_messages() {
+        let class = read_back(1, |out| get_ok_method(out, 1, 7, false, b"\0\x01q", 70_000));
+        let expected = basic::GetOk {
+            delivery_tag: 7,
+            redelivered: false,
+            exchange: "".into(),
+            routing_key: "q".into(),
+            message_count: 70_000,
+        };
+        assert_eq!(class, AMQPClass::Basic(basic::AMQPMethod::GetOk(expected)));
+    }
+
+    #[test]
+    fn return_carries_code_and_name() {
+        let class = read_back(1, |out| return_method(out, 1, ReplyCode::NoRoute, b"\0\x01q"));
+        let expected = basic::Return {
+            reply_code: 312,
+            reply_text: "NO_ROUTE".into(),
+            exchange: "".into(),
+            routing_key: "q".into(),
+        };
+        assert_eq!(class, AMQPClass::Basic(basic::AMQPMethod::Return(expected)));
+    }
+
+    #[test]
+    fn confirms_carry_tag_and_bits() {
+        for (multiple, requeue) in [(false, false), (false, true), (true, false), (true, true)] {
+            let class = read_back(9, |out| ack(out, 9, 77, multiple));
+            assert_eq!(class, AMQPClass::Basic(basic::AMQPMethod::Ack(basic::Ack { delivery_tag: 77, multiple })));
+            let class = read_back(9, |out| nack(out, 9, 77, multiple, requeue));
+            let expected = basic::Nack { delivery_tag: 77, multiple, requeue };
+            assert_eq!(class, AMQPClass::Basic(basic::AMQPMethod::Nack(expected)));
+        }
+    }
+
+    #[test]
+    fn closes_carry_the_whole_exception() {
+        let exception = Exception::new(ReplyCode::NotFound, "no queue 'q' in vhost '/'", MethodId::BASIC_GET);
+        let text = "NOT_FOUND - no queue 'q' in vhost '/'";
+        let class = read_back(4, |out| channel_close(out, 4, &exception));
+        let expected = channel::Close { reply_code: 404, reply_text: text.into(), class_id: 60, method_id: 70 };
+        assert_eq!(class, AMQPClass::Channel(channel::AMQPMethod::Close(expected)));
+        let class = read_back(0, |out| connection_close(out, &exception));
+        let expected = connection::Close { reply_code: 404, reply_text: text.into(), class_id: 60, method_id: 70 };
+        assert_eq!(class, AMQPClass::Connection(connection::AMQPMethod::Close(expected)));
+    }
+
+    #[test]
+    fn close_with_a_text_too_long_stays_a_short_string() {
+        let exception = Exception::new(ReplyCode::NotFound, "x".repeat(1000), MethodId::NONE);
+        let AMQPClass::Channel(channel::AMQPMethod::Close(close)) =
+            read_back(4, |out| channel_close(out, 4, &exception))
+        else {
+            panic!("not a close");
+        };
+        assert_eq!(close.reply_text.as_str().len(), 255);
+    }
+
+    #[test]
+    fn cold_methods_are_read_back_by_our_own_decoder() {
+        let open_ok = AMQPClass::Channel(channel::AMQPMethod::OpenOk(channel::OpenOk {}));
+        let mut out = BytesMut::new();
+        method(&mut out, 2, &open_ok);
+        let (frame, _) = FrameDecoder::new(4096).decode(&out).unwrap().unwrap();
+        assert_eq!(Method::decode(frame.payload), Ok(Method::Other(MethodId::CHANNEL_OPEN_OK, open_ok)));
+    }
+
+    #[test]
+    fn heartbeat_is_eight_bytes() {
+        let mut out = BytesMut::new();
+        heartbeat(&mut out);
+        assert_eq!(out.as_ref(), b"\x08\0\0\0\0\0\0\xce");
+    }
+}

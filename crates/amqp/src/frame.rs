@@ -148,3 +148,114 @@ pub(crate) fn malformed(kind: u8, payload: &[u8], reason: &str) -> Exception {
 fn unexpected(kind: FrameKind, payload: &[u8]) -> Exception {
     Exception::new(ReplyCode::UnexpectedFrame, format!("type {}, {}", kind as u8, snippet(payload)), MethodId::NONE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&channel.to_be_bytes());
+        bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(payload);
+        bytes.push(FRAME_END);
+        bytes
+    }
+
+    fn refused(bytes: &[u8]) -> (u16, String) {
+        let exception = FrameDecoder::new(131_072).decode(bytes).expect_err("should be refused");
+        assert!(exception.whole_connection && exception.method == MethodId::NONE);
+        (exception.code as u16, exception.reply_text())
+    }
+
+    #[test]
+    fn frame_is_found_only_when_its_last_byte_is_there() {
+        let mut bytes = frame(1, 7, b"\0\x3c\0\x0a\x01");
+        let total = bytes.len();
+        bytes.extend_from_slice(&frame(8, 0, b""));
+        let decoder = FrameDecoder::new(4096);
+        for length in 0..total {
+            assert_eq!(decoder.decode(&bytes[..length]), Ok(None), "{length} bytes");
+            assert_eq!(decoder.needed(&bytes[..length]), (length >= FRAME_HEADER_BYTES).then_some(total));
+        }
+        for length in total..=bytes.len() {
+            let expected = Frame { kind: FrameKind::Method, channel: 7, payload: b"\0\x3c\0\x0a\x01" };
+            assert_eq!(decoder.decode(&bytes[..length]), Ok(Some((expected, total))));
+        }
+        let heartbeat = Frame { kind: FrameKind::Heartbeat, channel: 0, payload: b"" };
+        assert_eq!(decoder.decode(&bytes[total..]), Ok(Some((heartbeat, 8))));
+    }
+
+    #[test]
+    fn wrong_end_marker_is_501_with_the_octets() {
+        let mut bytes = frame(1, 1, &[0, 60, 0, 10, 0, 0, 0, 0, 0, 1, 0]);
+        *bytes.last_mut().unwrap() = 0;
+        let text = "FRAME_ERROR - type 1, all octets = <<0,60,0,10,0,0,0,0,0,1,0>>: {invalid_frame_end_marker,0}";
+        assert_eq!(refused(&bytes), (501, text.to_owned()));
+    }
+
+    #[test]
+    fn unknown_kinds_are_501() {
+        let text = "FRAME_ERROR - type 5, all octets = <<>>: unknown_frame";
+        assert_eq!(refused(&frame(5, 1, b"")), (501, text.to_owned()));
+        let text = "FRAME_ERROR - type 9, all octets = <<\"abc\">>: unknown_frame";
+        assert_eq!(refused(&frame(9, 1, b"abc")), (501, text.to_owned()));
+        let text = "FRAME_ERROR - type 8, all octets = <<\"abc\">>: unknown_frame";
+        assert_eq!(refused(&frame(8, 0, b"abc")), (501, text.to_owned()));
+    }
+
+    #[test]
+    fn method_and_header_too_short_for_their_ids_are_501() {
+        let text = "FRAME_ERROR - type 1, all octets = <<0,60,0>>: unknown_frame";
+        assert_eq!(refused(&frame(1, 1, &[0, 60, 0])), (501, text.to_owned()));
+        let text = "FRAME_ERROR - type 2, all octets = <<0,60,0,0,0,0,0,0,0,0,1>>: unknown_frame";
+        assert_eq!(refused(&frame(2, 1, &[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1])), (501, text.to_owned()));
+    }
+
+    #[test]
+    fn frame_above_the_limit_is_refused_on_its_header_alone() {
+        let bytes = frame(1, 1, &vec![0; 131_085]);
+        let text = "FRAME_ERROR - type 1, all octets = <<>>: {frame_too_large,131085,131064}";
+        assert_eq!(refused(&bytes[..7]), (501, text.to_owned()));
+        assert_eq!(FrameDecoder::new(131_072).decode(&bytes[..6]), Ok(None));
+        assert_eq!(FrameDecoder::new(131_072).needed(&bytes), Some(7), "no buffer grows for a refused frame");
+        assert_eq!(refused(&frame(3, 1, &[])[..3].iter().chain(&[255; 4]).copied().collect::<Vec<_>>()).0, 501);
+    }
+
+    #[test]
+    fn payload_up_to_frame_max_is_let_through() {
+        for (payload, let_through) in [(131_064, true), (131_065, true), (131_072, true), (131_073, false)] {
+            let bytes = frame(3, 1, &vec![1; payload]);
+            let decoded = FrameDecoder::new(131_072).decode(&bytes);
+            assert_eq!(decoded.is_ok(), let_through, "payload of {payload}");
+            if let_through {
+                assert_eq!(decoded.unwrap().unwrap().1, payload + 8);
+                assert_eq!(FrameDecoder::new(131_072).needed(&bytes), Some(payload + 8));
+            }
+        }
+    }
+
+    #[test]
+    fn limit_changes_when_it_is_negotiated_and_never_falls_below_the_minimum() {
+        let bytes = frame(3, 1, &[1; 5000]);
+        let mut decoder = FrameDecoder::new(0);
+        assert!(decoder.decode(&bytes).unwrap_err().text.ends_with("{frame_too_large,5000,4088}"));
+        decoder.set_frame_max(8192);
+        assert!(decoder.decode(&bytes).is_ok());
+    }
+
+    #[test]
+    fn heartbeat_on_a_channel_is_505() {
+        let text = "UNEXPECTED_FRAME - type 8, all octets = <<>>";
+        assert_eq!(refused(&frame(8, 1, b"")), (505, text.to_owned()));
+    }
+
+    #[test]
+    fn content_on_channel_0_is_505() {
+        let header = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        let text = "UNEXPECTED_FRAME - type 2, all octets = <<0,60,0,0,0,0,0,0,0,0,0,1,0,0>>";
+        assert_eq!(refused(&frame(2, 0, &header)), (505, text.to_owned()));
+        let text = "UNEXPECTED_FRAME - type 3, first 16 octets = <<\"aaaaaaaaaaaaaaaa\">>";
+        assert_eq!(refused(&frame(3, 0, &[b'a'; 17])), (505, text.to_owned()));
+    }
+}

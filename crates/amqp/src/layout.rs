@@ -142,3 +142,104 @@ pub(crate) fn refused_table(method: MethodId, error: TableError) -> Option<Excep
     };
     Some(Exception::new(ReplyCode::SyntaxError, text, method))
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::{FRAME_HEADER_BYTES, Method, encode};
+
+    /// Every method with arguments that fill each of its fields, in wire form.
+    fn every_method() -> Vec<(MethodId, Vec<u8>)> {
+        let ids = (0..256).flat_map(|class| (0..256).map(move |method| MethodId::new(class, method)));
+        ids.filter_map(|id| layout(id).map(|layout| (id, sample(layout)))).collect()
+    }
+
+    fn sample(layout: &[u8]) -> Vec<u8> {
+        let mut arguments = Vec::new();
+        let mut bits_left = 0;
+        for letter in layout {
+            if *letter != b'b' {
+                bits_left = 0;
+            }
+            match letter {
+                b'b' if bits_left > 0 => bits_left -= 1,
+                b'b' => {
+                    arguments.push(1);
+                    bits_left = 7;
+                }
+                b'o' => arguments.push(9),
+                b'h' => arguments.extend_from_slice(&[0, 0]),
+                b'l' => arguments.extend_from_slice(&[0, 0, 1, 0]),
+                b'L' => arguments.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 7]),
+                b's' => arguments.extend_from_slice(b"\x02nm"),
+                b'S' => arguments.extend_from_slice(b"\0\0\0\x03abc"),
+                b'F' => arguments.extend_from_slice(b"\0\0\0\x04\x01kt\x01"),
+                other => panic!("unknown letter {other}"),
+            }
+        }
+        arguments
+    }
+
+    fn payload(id: MethodId, arguments: &[u8]) -> Vec<u8> {
+        [&id.class.to_be_bytes(), &id.method.to_be_bytes(), arguments].concat()
+    }
+
+    #[test]
+    fn every_method_of_the_specification_is_decoded_and_encoded_alike() {
+        let methods = every_method();
+        assert_eq!(methods.len(), 66);
+        for (id, arguments) in methods {
+            let payload = payload(id, &arguments);
+            let method = Method::decode(&payload).unwrap_or_else(|error| panic!("{id:?}: {error:?}"));
+            assert_eq!(method.id(), id);
+            let Method::Other(_, class) = method else { continue };
+            assert_eq!(class.get_amqp_class_id(), id.class);
+            let mut out = BytesMut::new();
+            encode::method(&mut out, 3, &class);
+            // Not byte for byte: reserved fields are written empty.
+            let again = Method::decode(&out[FRAME_HEADER_BYTES..out.len() - 1]);
+            assert_eq!(again, Ok(Method::Other(id, class)));
+        }
+    }
+
+    #[test]
+    fn arguments_cut_anywhere_or_followed_by_a_byte_are_501_with_the_methods_id() {
+        for (id, mut arguments) in every_method() {
+            arguments.push(0);
+            for length in (0..=arguments.len()).filter(|length| *length != arguments.len() - 1) {
+                let payload = payload(id, &arguments[..length]);
+                let Err(DecodeError::Exception(exception)) = Method::decode(&payload) else {
+                    panic!("{id:?} with {length} bytes of arguments was not refused");
+                };
+                assert_eq!((exception.code, exception.method), (ReplyCode::FrameError, id));
+                assert!(exception.text.starts_with("cannot decode <<"), "{}", exception.text);
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_501_without_an_id() {
+        for (id, arguments) in every_method() {
+            let Some(at) = arguments.windows(3).position(|window| window == b"\x02nm") else { continue };
+            let mut arguments = arguments;
+            arguments[at + 1] = 0xFF;
+            let Err(DecodeError::Exception(exception)) = Method::decode(&payload(id, &arguments)) else {
+                panic!("{id:?} was not refused");
+            };
+            assert_eq!(exception.reply_text(), "FRAME_ERROR - Malformed UTF-8 in shortstr");
+            assert_eq!(exception.method, MethodId::NONE);
+        }
+    }
+
+    #[test]
+    fn unknown_letter_in_any_methods_table_drops_the_connection() {
+        for (id, mut arguments) in every_method() {
+            let Some(at) = arguments.windows(4).position(|window| window == b"\x01kt\x01") else { continue };
+            arguments[at + 2] = b'Q';
+            let error = Method::decode(&payload(id, &arguments)).expect_err("should be refused");
+            assert!(matches!(error, DecodeError::Drop { method, .. } if method == id));
+        }
+    }
+}

@@ -197,3 +197,141 @@ pub(crate) fn malformed_utf8() -> Exception {
 pub(crate) fn cannot_decode(id: MethodId, arguments: &[u8]) -> Exception {
     Exception::new(ReplyCode::FrameError, format!("cannot decode {}", numbers(arguments)), id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exception(payload: &[u8]) -> Exception {
+        match Method::decode(payload) {
+            Err(DecodeError::Exception(exception)) => exception,
+            other => panic!("no exception but {other:?}"),
+        }
+    }
+
+    fn dropped(payload: &[u8]) -> MethodId {
+        match Method::decode(payload) {
+            Err(DecodeError::Drop { method, .. }) => method,
+            other => panic!("not dropped but {other:?}"),
+        }
+    }
+
+    #[test]
+    fn publish_borrows_names_and_envelope() {
+        let payload = b"\0\x3c\0\x28\0\0\x02ex\x03k.1\x01";
+        let expected = Publish {
+            exchange: "ex",
+            routing_key: "k.1",
+            mandatory: true,
+            immediate: false,
+            envelope: b"\x02ex\x03k.1",
+        };
+        assert_eq!(Method::decode(payload), Ok(Method::Publish(expected)));
+        let Ok(Method::Publish(publish)) = Method::decode(b"\0\x3c\0\x28\0\0\0\0\x02") else { panic!() };
+        assert_eq!((publish.exchange, publish.routing_key, publish.envelope), ("", "", b"\0\0".as_slice()));
+        assert!(publish.immediate && !publish.mandatory);
+    }
+
+    #[test]
+    fn publish_with_lengths_that_do_not_meet_the_end_is_501() {
+        for arguments in [
+            b"\0\0\xffex\x03k.1\x01".as_slice(),
+            b"\0\0\x02ex\xffk.1\x01",
+            b"\0\0\x02ex\x02k.1\x01",
+            b"\0\0\x02ex\x04k.1\x01",
+            b"\0\0\x02ex",
+            b"\0\0",
+            b"",
+        ] {
+            let payload = [b"\0\x3c\0\x28", arguments].concat();
+            assert_eq!(exception(&payload).method, MethodId::BASIC_PUBLISH, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn settlements_and_get_carry_their_bits() {
+        let tag = b"\0\0\0\0\0\0\x01\0";
+        let decode = |id: &[u8; 4], bits: u8| {
+            let payload = [id.as_slice(), tag, &[bits]].concat();
+            format!("{:?}", Method::decode(&payload).unwrap())
+        };
+        assert_eq!(decode(b"\0\x3c\0\x50", 1), "Ack { delivery_tag: 256, multiple: true }");
+        assert_eq!(decode(b"\0\x3c\0\x78", 2), "Nack { delivery_tag: 256, multiple: false, requeue: true }");
+        assert_eq!(decode(b"\0\x3c\0\x78", 1), "Nack { delivery_tag: 256, multiple: true, requeue: false }");
+        assert_eq!(decode(b"\0\x3c\0\x5a", 1), "Reject { delivery_tag: 256, requeue: true }");
+        let get = Method::decode(b"\0\x3c\0\x46\0\0\x01q\x01").unwrap();
+        assert_eq!(get, Method::Get { queue: "q", no_ack: true });
+    }
+
+    #[test]
+    fn method_cut_short_quotes_its_arguments() {
+        let cut = exception(b"\0\x32\0\x0a\0\0\x09abc");
+        assert_eq!(cut.reply_text(), "FRAME_ERROR - cannot decode <<0,0,9,97,98,99>>");
+        assert_eq!((cut.code, cut.method), (ReplyCode::FrameError, MethodId::QUEUE_DECLARE));
+    }
+
+    #[test]
+    fn cut_short_goes_before_names_that_are_not_utf8() {
+        assert_eq!(exception(b"\0\x32\0\x0a\0\0\x01\xff").method, MethodId::QUEUE_DECLARE);
+        assert_eq!(exception(b"\0\x3c\0\x28\0\0\x01\xff\x05k\0").method, MethodId::BASIC_PUBLISH);
+    }
+
+    #[test]
+    fn reply_text_for_a_megabyte_of_trailing_bytes_stays_short() {
+        let payload = [b"\0\x5a\0\x0a".as_slice(), &vec![7; 1 << 20]].concat();
+        let refused = exception(&payload);
+        assert!(refused.text.len() < 1000 && refused.reply_text().len() == 255);
+        assert!(refused.reply_text().ends_with(",7,7,..."));
+    }
+
+    #[test]
+    fn unknown_classes_and_methods_are_dropped() {
+        assert_eq!(dropped(&[0, 77, 0, 10]), MethodId::new(77, 10));
+        assert_eq!(dropped(&[0, 60, 0, 99]), MethodId::new(60, 99));
+        assert_eq!(dropped(&[255, 255, 255, 255]), MethodId::new(65535, 65535));
+    }
+
+    /// `queue.declare` with these arguments in its table.
+    fn declare(entries: &[u8]) -> Vec<u8> {
+        let length = (entries.len() as u32).to_be_bytes();
+        [b"\0\x32\0\x0a\0\0\x01q\0".as_slice(), &length, entries].concat()
+    }
+
+    #[test]
+    fn tables_that_cannot_be_parsed_are_dropped() {
+        assert_eq!(dropped(&declare(b"\x01aZ")), MethodId::QUEUE_DECLARE);
+        assert_eq!(dropped(&declare(b"\x01aS\0\0\0\x09abc")), MethodId::QUEUE_DECLARE);
+        assert_eq!(dropped(&declare(b"\x01\xfft\x01")), MethodId::QUEUE_DECLARE);
+    }
+
+    #[test]
+    fn table_longer_than_the_method_is_cut_short() {
+        assert_eq!(exception(b"\0\x32\0\x0a\0\0\x01q\0\x7f\xff\xff\xff\x01at\x01").code, ReplyCode::FrameError);
+    }
+
+    #[test]
+    fn lengths_that_no_frame_holds_are_502() {
+        let refused = exception(&declare(b"\x01aS\xff\xff\xff\xffabc"));
+        assert_eq!((refused.code, refused.method), (ReplyCode::SyntaxError, MethodId::QUEUE_DECLARE));
+    }
+
+    #[test]
+    fn nesting_bomb_is_502_and_32_levels_are_taken() {
+        let nested = |levels: usize| {
+            let mut entries = Vec::new();
+            for level in (0..levels).rev() {
+                entries.extend_from_slice(b"\x01aF");
+                entries.extend_from_slice(&(7 * level as u32).to_be_bytes());
+            }
+            entries
+        };
+        let refused = exception(&declare(&nested(18_000)));
+        assert_eq!((refused.code, refused.method), (ReplyCode::SyntaxError, MethodId::QUEUE_DECLARE));
+        // Before login, in connection.start-ok.
+        let properties = nested(1_100);
+        let length = (properties.len() as u32).to_be_bytes();
+        let start_ok = [b"\0\x0a\0\x0b".as_slice(), &length, &properties, b"\x05PLAIN\0\0\0\0\x05en_US"].concat();
+        assert_eq!(exception(&start_ok).code, ReplyCode::SyntaxError);
+        assert!(matches!(Method::decode(&declare(&nested(32))), Ok(Method::Other(..))));
+    }
+}

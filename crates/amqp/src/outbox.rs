@@ -140,3 +140,130 @@ impl Outbox {
         self.queue.push_back(encoded);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Assembler, FrameDecoder, Step};
+
+    /// Everything that waits, taken in writes of at most `step` bytes over at most `slices` slices.
+    fn drain(outbox: &mut Outbox, step: usize, slices: usize) -> Vec<u8> {
+        let mut written = Vec::new();
+        while !outbox.is_empty() {
+            let before = outbox.len();
+            let mut io = vec![IoSlice::new(&[]); slices];
+            let filled = outbox.io_slices(&mut io);
+            assert!(io[..filled].iter().all(|slice| !slice.is_empty()));
+            let taken = written.len();
+            written.extend(io[..filled].iter().flat_map(|slice| slice.iter()).take(step));
+            let taken = written.len() - taken;
+            outbox.advance(taken);
+            assert_eq!(outbox.len(), before - taken);
+        }
+        written
+    }
+
+    /// The body, and how many frames it came in.
+    fn read_back(mut stream: &[u8], frame_max: u32) -> (Vec<u8>, usize) {
+        let mut assembler = Assembler::new();
+        assembler.publish_started();
+        let (mut body, mut frames) = (Vec::new(), 0);
+        while !stream.is_empty() {
+            let (frame, consumed) = FrameDecoder::new(frame_max).decode(stream).unwrap().unwrap();
+            assert!(consumed <= frame_max as usize && frame.channel == 5);
+            stream = &stream[consumed..];
+            match frame.kind {
+                FrameKind::Header => {
+                    let Ok(Step::Header { header, .. }) = assembler.header(frame.payload) else { panic!() };
+                    assert_eq!(header.properties.delivery_mode(), Some(2));
+                }
+                _ => {
+                    assert_eq!(frame.kind, FrameKind::Body);
+                    assembler.body(frame.payload).unwrap();
+                    body.extend_from_slice(frame.payload);
+                    frames += 1;
+                }
+            }
+        }
+        assert!(assembler.is_idle(), "the body is shorter than announced");
+        (body, frames)
+    }
+
+    fn body(bytes: usize) -> Bytes {
+        (0..bytes).map(|index| (index % 251) as u8).collect()
+    }
+
+    #[test]
+    fn bodies_are_split_at_frame_max() {
+        for (bytes, frame_max, frames) in [
+            (0, 4096, 0),
+            (1, 4096, 1),
+            (4088, 4096, 1),
+            (4089, 4096, 2),
+            (10_000, 4096, 3),
+            (4095, 131_072, 1),
+            (4096, 131_072, 1),
+            (131_064, 131_072, 1),
+            (131_065, 131_072, 2),
+            (1_000_000, 131_072, 8),
+        ] {
+            let body = body(bytes);
+            let mut outbox = Outbox::new();
+            outbox.content(5, frame_max, &[0x10, 0, 2], &body);
+            let stream = drain(&mut outbox, usize::MAX, 64);
+            assert_eq!(read_back(&stream, frame_max), (body.to_vec(), frames), "{bytes} bytes at {frame_max}");
+        }
+    }
+
+    #[test]
+    fn partial_writes_lose_and_repeat_nothing() {
+        let filled = || {
+            let mut outbox = Outbox::new();
+            for bytes in [10, 5000, 0, 9000, 4096, 3] {
+                encode::ack(outbox.buffer(), 1, bytes as u64, false);
+                outbox.content(5, 6000, &[0x10, 0, 2], &body(bytes));
+            }
+            outbox
+        };
+        let whole = drain(&mut filled(), usize::MAX, 64);
+        assert_eq!(whole.len(), filled().len());
+        for (step, slices) in [(1, 1), (1, 64), (7, 2), (1000, 3), (4097, 64)] {
+            assert_eq!(drain(&mut filled(), step, slices), whole, "writes of {step} over {slices} slices");
+        }
+    }
+
+    #[test]
+    fn frames_appended_between_partial_writes_keep_their_place() {
+        let mut outbox = Outbox::new();
+        outbox.content(5, 131_072, &[0x10, 0, 2], &body(5000));
+        let waiting = outbox.len();
+        outbox.advance(100);
+        encode::heartbeat(outbox.buffer());
+        assert_eq!(outbox.len(), waiting - 100 + 8);
+        assert!(drain(&mut outbox, 33, 4).ends_with(b"\x08\0\0\0\0\0\0\xce"));
+    }
+
+    #[test]
+    fn large_bodies_are_not_copied_and_small_ones_are() {
+        for bytes in [COPY_BELOW - 1, COPY_BELOW] {
+            let body = body(bytes);
+            let mut outbox = Outbox::new();
+            outbox.content(5, 131_072, &[0, 0], &body);
+            let mut io = [IoSlice::new(&[]); 8];
+            let filled = outbox.io_slices(&mut io);
+            let shared = io[..filled].iter().any(|slice| std::ptr::eq(slice.as_ptr(), body.as_ptr()));
+            assert_eq!(shared, bytes >= COPY_BELOW);
+        }
+    }
+
+    #[test]
+    fn shrink_gives_memory_back_only_when_nothing_waits() {
+        let mut outbox = Outbox::new();
+        encode::heartbeat(outbox.buffer());
+        outbox.shrink();
+        assert_eq!(outbox.len(), 8);
+        outbox.advance(8);
+        outbox.shrink();
+        assert_eq!(outbox.buffer().capacity(), 0);
+    }
+}

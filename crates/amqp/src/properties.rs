@@ -299,3 +299,114 @@ fn split_value(rest: &[u8], flag: u16) -> Result<(&[u8], &[u8]), TableError> {
     };
     rest.split_at_checked(bytes).ok_or(TableError::Malformed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PropertiesBuilder, RawValue, TableWriter};
+
+    fn all() -> Vec<u8> {
+        let mut headers = TableWriter::new();
+        headers.put("k", RawValue::LongStr(b"v"));
+        PropertiesBuilder::new()
+            .set_content_type(b"ct")
+            .set_content_encoding(b"ce")
+            .set_headers_raw(&headers.finish())
+            .set_delivery_mode(2)
+            .set_priority(9)
+            .set_correlation_id(b"c")
+            .set_reply_to(b"r")
+            .set_expiration(b"100000")
+            .set_message_id(b"m")
+            .set_timestamp(8_589_934_592)
+            .set_message_type(b"t")
+            .set_user_id(b"guest")
+            .set_app_id(b"a")
+            .set_cluster_id(b"cl")
+            .build()
+    }
+
+    #[test]
+    fn every_property_is_found_among_all() {
+        let raw = all();
+        let properties = Properties::from_raw_checked(&raw).unwrap();
+        assert_eq!(properties.content_type(), Some(b"ct".as_slice()));
+        assert_eq!(properties.content_encoding(), Some(b"ce".as_slice()));
+        assert_eq!(properties.headers().and_then(|headers| headers.get("k")), Some(RawValue::LongStr(b"v")));
+        assert_eq!(properties.delivery_mode(), Some(2));
+        assert_eq!(properties.priority(), Some(9));
+        assert_eq!(properties.correlation_id(), Some(b"c".as_slice()));
+        assert_eq!(properties.reply_to(), Some(b"r".as_slice()));
+        assert_eq!(properties.expiration(), Some(b"100000".as_slice()));
+        assert_eq!(properties.message_id(), Some(b"m".as_slice()));
+        assert_eq!(properties.timestamp(), Some(8_589_934_592));
+        assert_eq!(properties.message_type(), Some(b"t".as_slice()));
+        assert_eq!(properties.user_id(), Some(b"guest".as_slice()));
+        assert_eq!(properties.app_id(), Some(b"a".as_slice()));
+        assert_eq!(properties.cluster_id(), Some(b"cl".as_slice()));
+        assert_eq!(properties.raw(), raw);
+    }
+
+    #[test]
+    fn nothing_is_found_among_none() {
+        let properties = Properties::empty();
+        assert!(properties.is_empty() && Properties::from_raw_checked(&[0, 0]) == Ok(properties));
+        assert_eq!(properties.headers(), None);
+        assert_eq!((properties.delivery_mode(), properties.timestamp()), (None, None));
+        assert_eq!((properties.content_type(), properties.cluster_id()), (None, None));
+    }
+
+    #[test]
+    fn list_cut_anywhere_or_followed_by_a_byte_is_541() {
+        let mut raw = all();
+        raw.push(0);
+        for length in (0..=raw.len()).filter(|length| *length != raw.len() - 1) {
+            let refused = Properties::from_raw_checked(&raw[..length]).expect_err("should be refused");
+            assert_eq!((refused.code, refused.method), (ReplyCode::InternalError, MethodId::NONE), "{length} bytes");
+            assert_eq!(refused.reply_text(), "INTERNAL_ERROR");
+        }
+    }
+
+    #[test]
+    fn flags_without_a_property_are_541() {
+        for flags in [1, 2, 3] {
+            assert_eq!(Properties::from_raw_checked(&[0, flags]).unwrap_err().code, ReplyCode::InternalError);
+        }
+    }
+
+    #[test]
+    fn headers_that_are_not_there_are_541_and_headers_that_no_frame_holds_502() {
+        let code = |raw: &[u8]| Properties::from_raw_checked(raw).unwrap_err().code;
+        assert_eq!(code(b"\x20\0\0\0\0\xff"), ReplyCode::InternalError);
+        assert_eq!(code(b"\x20\0\0\0\0\x03\x01aZ"), ReplyCode::InternalError);
+        assert_eq!(code(b"\x20\0\x7f\xff\xff\xff\x01aV"), ReplyCode::SyntaxError);
+        assert_eq!(code(b"\x20\0\0\0\0\x0a\x01aS\xff\xff\xff\xffabc"), ReplyCode::SyntaxError);
+    }
+
+    #[test]
+    fn headers_nested_20_000_deep_are_502() {
+        for (name, letter) in [(b"\0".as_slice(), b'F'), (b"", b'A')] {
+            let level_bytes = name.len() + 5;
+            let mut entries = Vec::new();
+            for level in (0..20_000).rev() {
+                entries.extend_from_slice(if level == 19_999 { b"\0" } else { name });
+                entries.push(letter);
+                entries.extend_from_slice(&((level * level_bytes) as u32).to_be_bytes());
+            }
+            let raw = PropertiesBuilder::new().set_headers_raw(&entries).build();
+            let refused = Properties::from_raw_checked(&raw).unwrap_err();
+            assert_eq!((refused.code, refused.method), (ReplyCode::SyntaxError, MethodId::BASIC_PUBLISH));
+        }
+    }
+
+    #[test]
+    fn damaged_properties_that_are_trusted_lose_what_is_behind_the_damage() {
+        let raw = all();
+        for length in 0..raw.len() {
+            let properties = Properties::from_raw_trusted(&raw[..length]);
+            assert_eq!(properties.cluster_id(), None);
+            assert!(properties.headers().is_none_or(|headers| headers.iter().count() <= 1));
+            let _ = PropertiesBuilder::from(properties).build();
+        }
+    }
+}

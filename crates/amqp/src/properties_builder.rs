@@ -162,3 +162,53 @@ impl<'a> PropertiesBuilder<'a> {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TableWriter;
+
+    /// headers with a duplicate name and letters that a map would lose, delivery-mode 2, reply-to "rq".
+    fn raw() -> Vec<u8> {
+        let entries = b"\x01zs\xff\xff\x01aV\x03BCCS\0\0\0\x01q\x01zL\0\0\0\0\0\0\0\x01";
+        [b"\x32\0".as_slice(), &(entries.len() as u32).to_be_bytes(), entries, b"\x02\x02rq"].concat()
+    }
+
+    #[test]
+    fn untouched_properties_come_back_byte_for_byte() {
+        let raw = raw();
+        let properties = Properties::from_raw_checked(&raw).unwrap();
+        assert_eq!(PropertiesBuilder::from(properties).build(), raw);
+    }
+
+    #[test]
+    fn header_is_removed_and_its_neighbours_keep_their_bytes() {
+        let raw = raw();
+        let properties = Properties::from_raw_checked(&raw).unwrap();
+        let mut headers = TableWriter::new();
+        headers.copy_without(properties.headers().unwrap(), &["BCC"]);
+        let rewritten = PropertiesBuilder::from(properties).set_headers_raw(&headers.finish()).build();
+        let left = b"\x32\0\0\0\0\x13\x01zs\xff\xff\x01aV\x01zL\0\0\0\0\0\0\0\x01\x02\x02rq";
+        assert_eq!(rewritten, left);
+    }
+
+    #[test]
+    fn properties_are_replaced_added_and_removed_in_the_order_of_the_flags() {
+        let raw = raw();
+        let properties = Properties::from_raw_checked(&raw).unwrap();
+        let rewritten = PropertiesBuilder::from(properties)
+            .remove(Property::Headers)
+            .set_reply_to(b"amq.rabbitmq.reply-to.x")
+            .set_expiration(b"60")
+            .remove(Property::ClusterId)
+            .build();
+        assert_eq!(rewritten, b"\x13\0\x02\x17amq.rabbitmq.reply-to.x\x0260");
+        assert!(Properties::from_raw_checked(&rewritten).is_ok());
+    }
+
+    #[test]
+    fn text_too_long_for_a_short_string_is_cut() {
+        let raw = PropertiesBuilder::new().set_message_id(&[b'm'; 300]).build();
+        assert_eq!(Properties::from_raw_checked(&raw).unwrap().message_id(), Some([b'm'; 255].as_slice()));
+    }
+}

@@ -309,3 +309,92 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     *rest = after;
     Some(*taken)
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::table::{check_entries, encode_table};
+    use crate::{ArrayWriter, TableWriter};
+
+    /// An entry of every type, named by its letter, and one with an empty name.
+    const EVERY_TYPE: &[u8] = b"\x01tt\x01\x01bb\xff\x01BB\xff\x01ss\xff\xff\x01uu\xff\xff\x01II\xff\xff\xff\xfb\
+        \x01ii\xff\xff\xff\xff\x01ll\0\0\x01\0\0\0\0\0\x01LL\xff\xff\xff\xff\xff\xff\xff\xff\x01ff\x3f\xc0\0\0\
+        \x01dd\x40\x04\0\0\0\0\0\0\x01DD\x02\0\0\x01\0\x01SS\0\0\0\x03str\x01xx\0\0\0\x02\0\x01\
+        \x01AA\0\0\0\x03Vt\x01\x01TT\0\0\0\0\x65\0\0\0\x01FF\0\0\0\x03\x01mV\x01VV\0S\0\0\0\x01e";
+
+    fn values() -> Vec<(&'static str, RawValue<'static>)> {
+        vec![
+            ("t", RawValue::Bool(true)),
+            ("b", RawValue::I8(-1)),
+            ("B", RawValue::U8(255)),
+            ("s", RawValue::I16(-1)),
+            ("u", RawValue::U16(65_535)),
+            ("I", RawValue::I32(-5)),
+            ("i", RawValue::U32(u32::MAX)),
+            ("l", RawValue::I64(1 << 40)),
+            ("L", RawValue::U64(u64::MAX)),
+            ("f", RawValue::F32(1.5)),
+            ("d", RawValue::F64(2.5)),
+            ("D", RawValue::Decimal { scale: 2, value: 256 }),
+            ("S", RawValue::LongStr(b"str")),
+            ("x", RawValue::Bytes(b"\0\x01")),
+            ("A", RawValue::Array(RawArray::new(b"Vt\x01"))),
+            ("T", RawValue::Timestamp(0x6500_0000)),
+            ("F", RawValue::Table(RawTable::new(b"\x01mV"))),
+            ("V", RawValue::Void),
+            ("", RawValue::LongStr(b"e")),
+        ]
+    }
+
+    #[test]
+    fn every_type_is_read_and_written_with_its_letter() {
+        assert_eq!(check_entries(EVERY_TYPE), Ok(()));
+        let table = RawTable::new(EVERY_TYPE);
+        let read: Vec<_> = table.iter().map(|(name, value)| (std::str::from_utf8(name).unwrap(), value)).collect();
+        assert_eq!(read, values());
+        let mut written = TableWriter::new();
+        let mut items = ArrayWriter::new();
+        for (name, value) in values() {
+            assert_eq!(table.get(name), Some(value));
+            written.put(name, value);
+            items.put(value);
+        }
+        assert_eq!(written.finish(), EVERY_TYPE);
+        assert!(items.array().iter().eq(values().into_iter().map(|(_, value)| value)));
+    }
+
+    #[test]
+    fn copy_as_a_map_keeps_every_type_but_the_unsigned_64_bits() {
+        let map = RawTable::new(EVERY_TYPE).to_table();
+        let mut encoded = BytesMut::new();
+        encode_table(&map, &mut encoded);
+        let again = RawTable::new(&encoded[4..]);
+        assert_eq!(encoded[..4], ((encoded.len() - 4) as u32).to_be_bytes());
+        for (name, value) in values() {
+            let expected = if name == "L" { RawValue::I64(-1) } else { value };
+            assert_eq!(again.get(name), Some(expected), "{name}");
+        }
+        assert_eq!(again.iter().count(), values().len());
+    }
+
+    #[test]
+    fn names_need_not_be_utf8() {
+        let table = RawTable::new(b"\x02\xff\xfeV");
+        assert_eq!(table.iter().next(), Some((b"\xff\xfe".as_slice(), RawValue::Void)));
+        assert_eq!(table.to_table().inner().len(), 1);
+    }
+
+    #[test]
+    fn first_of_equal_names_is_found() {
+        assert_eq!(RawTable::new(b"\x01at\x01\x01at\0").get("a"), Some(RawValue::Bool(true)));
+    }
+
+    #[test]
+    fn table_ends_at_the_first_byte_that_makes_no_sense() {
+        let table = RawTable::new(b"\x01aV\x01bZ\x01cV");
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(b"a".as_slice(), RawValue::Void)]);
+        assert_eq!(RawArray::new(b"VVI\0").iter().count(), 2);
+    }
+}

@@ -185,3 +185,106 @@ pub(crate) fn put_short_string(out: &mut Vec<u8>, value: &[u8]) {
     out.push(value.len() as u8);
     out.extend_from_slice(value);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RawTable;
+
+    /// A table with tables or arrays nested in it, `depth` levels in all.
+    fn nested(letter: u8, depth: usize) -> Vec<u8> {
+        // From the inside out; a Vec is filled from its end, so that 20,000 levels are not copied 20,000 times.
+        let mut reversed = Vec::new();
+        for level in 1..depth {
+            reversed.extend((reversed.len() as u32).to_be_bytes().iter().rev());
+            reversed.push(letter);
+            if letter == b'F' || level == depth - 1 {
+                reversed.push(0);
+            }
+        }
+        reversed.reverse();
+        reversed
+    }
+
+    #[test]
+    fn nesting_is_allowed_to_the_limit_and_refused_above() {
+        for letter in [b'F', b'A'] {
+            assert_eq!(check_entries(&nested(letter, MAX_TABLE_DEPTH)), Ok(()));
+            assert_eq!(check_entries(&nested(letter, MAX_TABLE_DEPTH + 1)), Err(TableError::TooDeep));
+        }
+    }
+
+    #[test]
+    fn bomb_of_20_000_levels_is_refused() {
+        for letter in [b'F', b'A'] {
+            let bomb = nested(letter, 20_000);
+            assert_eq!(check_entries(&bomb), Err(TableError::TooDeep));
+            // And what reads tables without a check comes back too.
+            let table = RawTable::new(&bomb).to_table();
+            assert_eq!(table.inner().len(), 1);
+        }
+    }
+
+    #[test]
+    fn siblings_do_not_add_to_the_depth() {
+        let mut entries = Vec::new();
+        for _ in 0..1000 {
+            entries.extend_from_slice(b"\x01aF\0\0\0\x07\x01bA\0\0\0\0");
+        }
+        assert_eq!(check_entries(&entries), Ok(()));
+    }
+
+    #[test]
+    fn names_are_read_in_tables_and_not_in_arrays_also_after_a_nested_value() {
+        // { "a": [ {"k": void}, void, [] , true ], "b": void }
+        let entries = b"\x01aA\0\0\0\x10F\0\0\0\x03\x01kVVA\0\0\0\0t\x01\x01bV";
+        assert_eq!(check_entries(entries), Ok(()));
+        let names: Vec<_> = RawTable::new(entries).iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [b"a", b"b"]);
+    }
+
+    #[test]
+    fn unknown_letters_are_malformed() {
+        let known = b"tbBsuIilLfdDSxATFV";
+        for letter in 0..=255 {
+            let entries = [1, b'a', letter, 0, 0, 0, 0, 0, 0, 0, 0];
+            let fits = (0..=8).any(|bytes| check_entries(&entries[..3 + bytes]).is_ok());
+            assert_eq!(fits, known.contains(&letter), "letter {:?}", char::from(letter));
+        }
+    }
+
+    #[test]
+    fn lengths_must_add_up_exactly() {
+        let entries = b"\x01aF\0\0\0\x08\x01bS\0\0\0\x01x\x01cV";
+        assert_eq!(check_entries(entries), Ok(()));
+        for length in (0..entries.len()).filter(|length| ![0, 15].contains(length)) {
+            assert_eq!(check_entries(&entries[..length]), Err(TableError::Malformed), "{length} bytes");
+        }
+        for wrong in [1, 7, 9, 100] {
+            let mut lying = *entries;
+            lying[6] = wrong;
+            assert_eq!(check_entries(&lying), Err(TableError::Malformed), "length {wrong}");
+        }
+        // A value may not reach over the end of its own table, even if there are bytes behind it.
+        assert_eq!(check_entries(b"\x01aF\0\0\0\x07\x01bS\0\0\0\x01x"), Err(TableError::Malformed));
+    }
+
+    #[test]
+    fn lengths_that_no_frame_holds_are_told_apart() {
+        for letter in b"SxAF" {
+            for length in [0xFFFF_FFFF_u32, 0x7FFF_FFFF, MAX_FIELD_BYTES + 1] {
+                let mut entries = vec![1, b'a', *letter];
+                entries.extend_from_slice(&length.to_be_bytes());
+                assert_eq!(check_entries(&entries), Err(TableError::ImpossibleLength));
+            }
+        }
+    }
+
+    #[test]
+    fn value_that_lacks_its_end_is_malformed_before_its_length_is_believed() {
+        assert_eq!(check_entries(b"\x01aS\0\0\x10\0xyz"), Err(TableError::Malformed));
+        assert_eq!(check_entries(b"\x01aZ"), Err(TableError::Malformed));
+        assert_eq!(check_entries(b"\x05a"), Err(TableError::Malformed));
+        assert_eq!(check_entries(b"\0"), Err(TableError::Malformed));
+    }
+}
