@@ -27,6 +27,19 @@ pub fn method(out: &mut BytesMut, channel: u16, method: &AMQPClass) {
     out.put_u8(FRAME_END);
 }
 
+/// `connection.start`. `properties` are the entries of the server properties in wire form, so that their order is the caller's.
+pub fn start(out: &mut BytesMut, major: u8, minor: u8, properties: &[u8], mechanisms: &str, locales: &str) {
+    let arguments = 2 + 4 + properties.len() + 4 + mechanisms.len() + 4 + locales.len();
+    out.reserve(METHOD_HEAD_BYTES + arguments + 1);
+    out.put_slice(&method_head(0, MethodId::CONNECTION_START, arguments));
+    out.put_slice(&[major, minor]);
+    for long in [properties, mechanisms.as_bytes(), locales.as_bytes()] {
+        out.put_u32(long.len() as u32);
+        out.put_slice(long);
+    }
+    out.put_u8(FRAME_END);
+}
+
 /// A heartbeat.
 pub fn heartbeat(out: &mut BytesMut) {
     out.put_slice(&[FrameKind::Heartbeat as u8, 0, 0, 0, 0, 0, 0, FRAME_END]);

@@ -34,12 +34,32 @@ pub(crate) enum ChannelState {
 pub(crate) enum Pending {
     /// A declare of a queue that was there; kept whole, because it starts again if the queue has gone meanwhile.
     Declare(Box<amqp::methods::queue::Declare>),
-    Purge { name: Box<str>, nowait: bool },
-    Delete { name: Box<str>, nowait: bool },
-    Get { name: Box<str>, shard: u32, holder: Option<(QueueId, u32)> },
-    Consume { name: Box<str>, local: u32, nowait: bool },
-    Cancel { tag: Arc<str>, local: u32, nowait: bool },
-    Commit { turn: u64 },
+    Purge {
+        name: Box<str>,
+        nowait: bool,
+    },
+    Delete {
+        name: Box<str>,
+        nowait: bool,
+    },
+    Get {
+        name: Box<str>,
+        shard: u32,
+        holder: Option<(QueueId, u32)>,
+    },
+    Consume {
+        name: Box<str>,
+        local: u32,
+        nowait: bool,
+    },
+    Cancel {
+        tag: Arc<str>,
+        local: u32,
+        nowait: bool,
+    },
+    Commit {
+        turn: u64,
+    },
 }
 
 /// A publish of which not all content is there.

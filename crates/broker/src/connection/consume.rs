@@ -19,7 +19,8 @@ use crate::topology::{QueueKind, type_name};
 impl Session {
     /// `basic.qos`. `payload` is the whole method: the codec drops `prefetch-size`.
     pub(super) fn qos(&mut self, number: u16, qos: &Qos, payload: &[u8]) -> Result<(), Fault> {
-        let prefetch_size = payload.get(4..8).map_or(0, |size| u32::from_be_bytes(size.try_into().expect("four bytes")));
+        let prefetch_size =
+            payload.get(4..8).map_or(0, |size| u32::from_be_bytes(size.try_into().expect("four bytes")));
         if prefetch_size != 0 {
             let text = format!("prefetch_size!=0 ({prefetch_size})");
             return Err(Exception::new(ReplyCode::NotImplemented, text, MethodId::BASIC_QOS).into());
@@ -87,12 +88,8 @@ impl Session {
             let text = format!("{} does not support global qos", self.vhost().read().queue_text(&name));
             return Err(Exception::new(ReplyCode::NotImplemented, text, method).into());
         }
-        let spec = ConsumerSpec {
-            no_ack: consume.no_ack,
-            exclusive: consume.exclusive,
-            prefetch: channel.prefetch,
-            priority,
-        };
+        let spec =
+            ConsumerSpec { no_ack: consume.no_ack, exclusive: consume.exclusive, prefetch: channel.prefetch, priority };
         let tag: Arc<str> = if tag.is_empty() { names::server_named("amq.ctag-").into() } else { tag.into() };
         let local = self.new_local();
         let consumer = Consumer {

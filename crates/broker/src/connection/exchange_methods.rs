@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use amqp::methods::AMQPClass;
-use amqp::methods::exchange::{
-    AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, DeleteOk, Unbind, UnbindOk,
-};
+use amqp::methods::exchange::{AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, DeleteOk, Unbind, UnbindOk};
 use amqp::{AMQPValue, FieldTable, MethodId};
 
 use super::channel::Fault;

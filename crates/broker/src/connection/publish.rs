@@ -152,15 +152,20 @@ impl Session {
         }
         let versions = self.versions();
         let envelope = &self.staging.turn_data()[start..properties_start];
-        if self.routes.get(envelope, versions).is_none() {
+        let routed;
+        let route = if let Some(route) = self.routes.get(envelope, versions) {
+            route
+        } else {
             let envelope: Box<[u8]> = envelope.into();
-            if let Err(fault) = self.route_plain(&envelope, versions) {
-                self.staging.data().truncate(start);
-                return Err(fault);
+            match self.route_plain(&envelope, versions) {
+                Ok(route) => routed = route,
+                Err(fault) => {
+                    self.staging.data().truncate(start);
+                    return Err(fault);
+                }
             }
-        }
-        let envelope = &self.staging.turn_data()[start..properties_start];
-        let route = self.routes.get(envelope, versions).expect("it was just put there");
+            &routed
+        };
         if let [(shard, targets)] = route.shards.as_slice() {
             self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes);
         } else if route.shards.is_empty() {
@@ -246,12 +251,14 @@ impl Session {
         Versions { topology: self.vhost().version(), access: self.broker.access_version() }
     }
 
-    /// Routes a message whose headers play no part, and keeps the route.
-    fn route_plain(&mut self, envelope: &[u8], versions: Versions) -> Result<(), Fault> {
+    /// Routes a message without headers, and keeps the route unless a message with headers would go another way.
+    fn route_plain(&mut self, envelope: &[u8], versions: Versions) -> Result<Arc<Route>, Fault> {
         let (exchange, routing_key) = split_envelope(envelope);
-        let (route, _) = self.route(exchange, &[routing_key], None)?;
-        self.routes.put(envelope, versions, route);
-        Ok(())
+        let (route, looked_at_headers) = self.route(exchange, &[routing_key], None)?;
+        if !looked_at_headers {
+            self.routes.put(envelope, versions, Arc::clone(&route));
+        }
+        Ok(route)
     }
 
     /// Routes a message in all its generality: sender-selected keys, headers, and the checks of its properties.

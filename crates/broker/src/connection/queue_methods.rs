@@ -173,8 +173,5 @@ impl Session {
 }
 
 fn machine_settings(record: &QueueRecord) -> Settings {
-    Settings {
-        auto_delete: record.auto_delete,
-        single_active_consumer: record.settings.single_active_consumer,
-    }
+    Settings { auto_delete: record.auto_delete, single_active_consumer: record.settings.single_active_consumer }
 }

