@@ -6,6 +6,8 @@ mod error;
 pub mod fs;
 pub mod identity;
 pub mod log;
+mod sim_fs;
+mod sim_rng;
 mod slow_sync;
 mod types;
 
@@ -16,6 +18,8 @@ pub use log::{
     Admission, Completion, Entry, GroupStatus, Log, LogOptions, LogThreads, LogUsage, Operation, Placed, Recovered,
     StoredEntry, Submission, TornTail, Turn, Verify, Writer, Written,
 };
+pub use sim_fs::{SECTOR_BYTES, SimFault, SimFs};
+pub use sim_rng::SimRng;
 pub use slow_sync::SlowSync;
 pub use types::{
     FileId, FileKind, FileNumber, FrameNumber, GroupId, Index, Location, QueueKey, SegmentNumber, Term, Ticket,

@@ -13,7 +13,7 @@ use crate::{
     fs::File,
     log::{
         header::{FileHeader, HEADER_BYTES},
-        index::{GroupIndex, POINT_SPACING},
+        index::GroupIndex,
     },
     types::{FileNumber, GroupId, Index},
 };
@@ -25,7 +25,7 @@ pub(crate) struct LogFile {
     pub(crate) header: FileHeader,
     /// End of the last synced frame.
     pub(crate) end: u32,
-    /// Starts of the pieces in which the file is read: frames at least [`POINT_SPACING`] apart.
+    /// Starts of the pieces in which the file is read: frames at least the size of a chunk apart.
     chunks: Vec<u32>,
     /// The last entry of each group in this file.
     last_of_group: BTreeMap<GroupId, Index>,
@@ -40,16 +40,16 @@ impl LogFile {
             file,
             header,
             end: HEADER_BYTES,
-            chunks: Vec::new(),
+            chunks: vec![HEADER_BYTES],
             last_of_group: BTreeMap::new(),
             live: AtomicU64::new(0),
         }
     }
 
     /// Notes where a frame is.
-    pub(crate) fn note_frame(&mut self, offset: u32, length: u32) {
+    pub(crate) fn note_frame(&mut self, offset: u32, length: u32, chunk_bytes: u32) {
         assert!(offset >= self.end, "frames follow one another");
-        if self.chunks.last().is_none_or(|&last| offset - last >= POINT_SPACING) {
+        if self.chunks.last().is_some_and(|&last| offset - last >= chunk_bytes) {
             self.chunks.push(offset);
         }
         self.end = offset + length;

@@ -39,6 +39,11 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FRAM");
 const FIRST_OF_SESSION: u32 = 1;
 const FIRST_OF_FILE: u32 = 2;
 
+/// A quick look, for a search through a whole file.
+pub(crate) fn may_be_frame(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
 /// Why bytes are not a (whole, good) frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

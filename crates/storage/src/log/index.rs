@@ -2,7 +2,7 @@
 //!
 //! A *point* says: the entry with this index stands in the frame at this place, and the following indexes, up to the next
 //! point, stand there or later. There is a point where the group's entries begin in a file, where a truncation made them
-//! begin anew, and otherwise every [`POINT_SPACING`] bytes; so memory follows the bytes of the log, not its entries.
+//! begin anew, and otherwise every `spacing` bytes (the size of a chunk); so memory follows the bytes of the log, not its entries.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,6 @@ use crate::{
     log::record::{GroupState, Record},
     types::{FileNumber, Index, Term},
 };
-
-/// Bytes of log between two points of a group: what has to be read at most before a wanted entry. At 24 bytes per point
-/// a log of 4 GiB costs at most 800 KiB per group.
-pub(crate) const POINT_SPACING: u32 = 128 << 10;
 
 /// Where a frame begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,9 +95,9 @@ impl GroupIndex {
     }
 
     /// Takes over a record of this group that stands in the frame at `place`.
-    pub(crate) fn apply(&mut self, record: &Record, place: FramePlace) -> Result<(), Gap> {
+    pub(crate) fn apply(&mut self, record: &Record, place: FramePlace, spacing: u32) -> Result<(), Gap> {
         match record {
-            Record::Entry(entry) => return self.append(entry.index, entry.term, place),
+            Record::Entry(entry) => return self.append(entry.index, entry.term, place, spacing),
             Record::HardState { state, .. } => self.hard_state = state.clone(),
             Record::Truncate { from, .. } => {
                 if *from <= self.compacted.0 {
@@ -127,7 +123,7 @@ impl GroupIndex {
         Ok(())
     }
 
-    fn append(&mut self, index: Index, term: Term, place: FramePlace) -> Result<(), Gap> {
+    fn append(&mut self, index: Index, term: Term, place: FramePlace, spacing: u32) -> Result<(), Gap> {
         if index > self.last.next() || index <= self.compacted.0 {
             return Err(Gap { got: index, last: self.last });
         }
@@ -140,7 +136,7 @@ impl GroupIndex {
         }
         let needs_point = self.begins_anew
             || self.points.back().is_none_or(|point| {
-                point.place.file != place.file || place.offset - point.place.offset >= POINT_SPACING
+                point.place.file != place.file || place.offset - point.place.offset >= spacing
             });
         if needs_point {
             assert!(self.points.back().is_none_or(|point| point.index < index && point.place <= place));
@@ -220,10 +216,11 @@ mod tests {
     use crate::{log::record::EntryRecord, types::GroupId};
 
     const GROUP: GroupId = GroupId(1);
+    const POINT_SPACING: u32 = 128 << 10;
 
     fn append(log: &mut GroupIndex, index: u64, term: u64, file: u64, offset: u32) -> Result<(), Gap> {
         let entry = EntryRecord { group: GROUP, index: Index(index), term: Term(term), tag: 0, length: 0, crc: 0 };
-        log.apply(&Record::Entry(entry), place(file, offset))
+        log.apply(&Record::Entry(entry), place(file, offset), POINT_SPACING)
     }
 
     fn place(file: u64, offset: u32) -> FramePlace {
@@ -264,7 +261,7 @@ mod tests {
         let mut log = GroupIndex::default();
         append(&mut log, 1, 1, 1, 4096).unwrap();
         assert_eq!(append(&mut log, 3, 1, 1, 4200), Err(Gap { got: Index(3), last: Index(1) }));
-        log.apply(&Record::Compact { group: GROUP, index: Index(1), term: Term(1) }, place(1, 4300)).unwrap();
+        log.apply(&Record::Compact { group: GROUP, index: Index(1), term: Term(1) }, place(1, 4300), POINT_SPACING).unwrap();
         assert!(append(&mut log, 1, 1, 1, 4400).is_err());
         append(&mut log, 2, 1, 1, 4400).unwrap();
         assert_eq!(log.find(Index(2)), Some((place(1, 4400), Index(2))));
@@ -282,7 +279,7 @@ mod tests {
         let mut log = GroupIndex::from_state(&state);
         append(&mut log, 8, 2, 4, 4096).unwrap();
         assert!(!log.is_complete());
-        log.apply(&Record::Compact { group: GROUP, index: Index(7), term: Term(2) }, place(4, 5000)).unwrap();
+        log.apply(&Record::Compact { group: GROUP, index: Index(7), term: Term(2) }, place(4, 5000), POINT_SPACING).unwrap();
         assert!(log.is_complete());
         assert_eq!(log.term(Index(8)), Some(Term(2)));
     }

@@ -146,7 +146,7 @@ impl<'a> Recovery<'a> {
             dir,
             options,
             identity,
-            state: State { groups, files, accounted: false, oldest: FileNumber(0) },
+            state: State { chunk_bytes: options.chunk_bytes, groups, files, accounted: false, oldest: FileNumber(0) },
             highest: FileNumber(0),
             next_frame: FrameNumber(1),
             session: 0,

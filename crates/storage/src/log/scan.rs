@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{
-    frame::{FRAME_ALIGNMENT, FRAME_HEADER_BYTES, Frame, FrameHeader},
+    frame::{FRAME_ALIGNMENT, FRAME_HEADER_BYTES, Frame, FrameHeader, may_be_frame},
     header::FileHeader,
     record::Record,
 };
@@ -87,6 +87,9 @@ impl<'a> Scan<'a> {
             let bytes = self.bytes(at, length)?.to_vec();
             for from in (0..bytes.len()).step_by(step) {
                 let place = at + from as u64;
+                if !may_be_frame(&bytes[from..]) {
+                    continue;
+                }
                 let Ok(header) = FrameHeader::decode(&bytes[from..]) else { continue };
                 if !header.is_of(self.header) {
                     continue;

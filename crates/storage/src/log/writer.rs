@@ -101,6 +101,8 @@ impl Writer {
         next_frame: FrameNumber,
         session: u32,
     ) -> Writer {
+        // A crash may have left a file whose first frame was torn off.
+        let frame = if file.end == HEADER_BYTES { first_frame(&shared) } else { FrameBuilder::default() };
         Writer {
             shared,
             completion,
@@ -111,7 +113,7 @@ impl Writer {
             proven: false,
             stalled: BTreeMap::new(),
             planned: BTreeMap::new(),
-            frame: FrameBuilder::default(),
+            frame,
             unsynced: Vec::new(),
         }
     }
@@ -184,7 +186,7 @@ impl Writer {
 
     fn can_prove(&self) -> bool {
         let full = self.file.end + FRAME_HEADER_BYTES + SEAL_BYTES > self.file.capacity;
-        !self.proven && !full && self.unsynced.is_empty() && self.stopped().is_none()
+        !self.proven && !full && self.frame.is_empty() && self.unsynced.is_empty() && self.stopped().is_none()
     }
 
     fn stopped(&self) -> Option<StorageError> {
@@ -393,14 +395,7 @@ impl Writer {
     fn switch_file(&mut self, critical: bool, bytes: usize) -> Result<(), StorageError> {
         self.sync();
         self.stopped().map_or(Ok(()), Err)?;
-        let mut frame = FrameBuilder { first_of_file: true, ..FrameBuilder::default() };
-        {
-            let state = self.shared.state.read();
-            for (&group, log) in &state.groups {
-                frame.add_own(Record::GroupState(log.state(group)));
-            }
-            frame.add_own(Record::OldestFile(state.oldest));
-        }
+        let frame = first_frame(&self.shared);
         let free = self.next_file(critical, frame.bytes() + bytes)?;
         let left = match self.begin_file(free) {
             Ok(left) => left,
@@ -489,6 +484,17 @@ impl Writer {
             self.completion.failed(done.group, done.ticket, error);
         }
     }
+}
+
+/// The frame that a file begins with: where each group stands, so that the files before need not be there.
+fn first_frame(shared: &Shared) -> FrameBuilder {
+    let mut frame = FrameBuilder { first_of_file: true, ..FrameBuilder::default() };
+    let state = shared.state.read();
+    for (&group, log) in &state.groups {
+        frame.add_own(Record::GroupState(log.state(group)));
+    }
+    frame.add_own(Record::OldestFile(state.oldest));
+    frame
 }
 
 /// A new salt.
