@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use queue::{Op, QueueId};
 use rustc_hash::FxHashMap;
+use storage::{LogOptions, StorageError};
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
@@ -14,13 +15,31 @@ use crate::connection::{ConnectionHandle, Event};
 use crate::mailbox::Mailbox;
 use crate::settings::Settings;
 use crate::shard::{ShardInput, ShardTask};
+use crate::store::Store;
 use crate::topology::{ConnectionId, Topology};
 use crate::vhost::Vhost;
 
 /// How often memory use is looked at. A flood of 400 MB/s grows by 40 MB in that time.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
+const LOCAL_QUEUE: u64 = 1 << 63;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
 const MEMORY_ALARM_END_PERCENT: u64 = 95;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The data directory cannot be used as it is.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The first user cannot be made as configured.
+    #[error("the default user: {0}")]
+    FirstUser(#[from] crate::auth::AuthError),
+    /// The system refused a thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
 
 /// A broker node.
 #[derive(Debug)]
@@ -29,7 +48,10 @@ pub struct Broker {
     vhosts: RwLock<FxHashMap<String, Arc<Vhost>>>,
     access: RwLock<AccessControl>,
     access_version: AtomicU64,
+    /// Inboxes of the local shards, then of the durable ones.
     shards: Vec<Arc<Mailbox<ShardInput>>>,
+    local_shards: u32,
+    store: Store,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
     memory: Arc<MessageMemory>,
     memory_alarm: AtomicBool,
@@ -42,10 +64,12 @@ impl Broker {
     /// Starts a node: its shards run from now on.
     ///
     /// # Errors
-    /// When the default user's password or permissions are not valid.
-    pub fn start(settings: Settings) -> Result<Arc<Self>, crate::auth::AuthError> {
+    /// A data directory that cannot be opened; a default user whose password or permissions are not valid.
+    pub fn start(settings: Settings) -> Result<Arc<Self>, StartError> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shards = if settings.shards == 0 { cores } else { settings.shards };
+        let local_shards = u32::try_from(if settings.shards == 0 { cores } else { settings.shards }).unwrap_or(1);
+        let shards = local_shards + settings.durable_shards;
+        let (store, writer, _recovered) = Store::open(&settings.data_dir, LogOptions::default())?;
         let mut vhosts = FxHashMap::default();
         for name in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
             vhosts.insert(name.clone(), Arc::new(Vhost::new(name)));
@@ -56,6 +80,8 @@ impl Broker {
             access: RwLock::new(access),
             vhosts: RwLock::new(vhosts),
             shards: (0..shards).map(|_| Arc::default()).collect(),
+            local_shards,
+            store,
             connections: Mutex::default(),
             memory: Arc::default(),
             memory_alarm: AtomicBool::new(false),
@@ -65,8 +91,9 @@ impl Broker {
             settings,
         });
         for index in 0..shards {
-            tokio::spawn(ShardTask::new(Arc::clone(&broker), index).run());
+            tokio::spawn(ShardTask::new(Arc::clone(&broker), index as usize).run());
         }
+        broker.store.start(writer)?;
         tokio::spawn(watch_memory(Arc::clone(&broker)));
         Ok(broker)
     }
@@ -149,10 +176,20 @@ impl Broker {
         Arc::clone(&self.shards[shard])
     }
 
-    /// The identity of a new queue, and the shard that will own it.
-    pub(crate) fn new_queue(&self) -> (QueueId, u32) {
+    /// The identity of a new queue in memory, and the shard that will own it.
+    pub(crate) fn new_local_queue(&self) -> (QueueId, u32) {
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
-        (QueueId(id), u32::try_from(id % u64::from(self.shard_count())).expect("less than the number of shards"))
+        (QueueId(LOCAL_QUEUE | id), u32::try_from(id % u64::from(self.local_shards)).expect("less than the shards"))
+    }
+
+    /// The place of a durable shard among all shards.
+    pub(crate) fn durable_shard(&self, durable_shard: u32) -> u32 {
+        self.local_shards + durable_shard
+    }
+
+    /// The open data directory.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     pub(crate) fn register(&self, make: impl FnOnce(ConnectionId) -> Arc<ConnectionHandle>) -> Arc<ConnectionHandle> {

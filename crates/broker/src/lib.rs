@@ -14,9 +14,10 @@ pub mod memory;
 mod names;
 mod settings;
 mod shard;
+mod store;
 pub mod topology;
 mod vhost;
 
-pub use broker::Broker;
+pub use broker::{Broker, StartError};
 pub use connection::serve;
 pub use settings::Settings;

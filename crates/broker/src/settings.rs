@@ -48,6 +48,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Tasks that own queues in memory; 0 is one per core.
     pub shards: usize,
+    /// Shards of durable queues. Fixed when a data directory is made.
+    pub durable_shards: u32,
 }
 
 impl Default for Settings {
@@ -73,6 +75,7 @@ impl Default for Settings {
             loopback_users: vec!["guest".to_owned()],
             data_dir: PathBuf::from("warrenmq-data"),
             shards: 0,
+            durable_shards: 12,
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn run(
     mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     log_settings(&config);
-    let broker = Broker::start(settings(&config)).context("the first user cannot be made")?;
+    let broker = Broker::start(settings(&config)).context("the node cannot start")?;
     let mut acceptors = JoinSet::new();
     for listener in listeners {
         acceptors.spawn(accept(Arc::clone(&broker), listener));
@@ -79,7 +79,7 @@ fn settings(config: &Config) -> Settings {
         default_permissions: [first.configure.clone(), first.write.clone(), first.read.clone()],
         loopback_users: config.loopback_users.clone(),
         data_dir: config.data_dir.clone(),
-        shards: 0,
+        ..Settings::default()
     }
 }
 

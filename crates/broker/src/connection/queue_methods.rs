@@ -42,7 +42,7 @@ impl Session {
             Declared::New => vhost.change(|topology| {
                 let declared = topology.check_declare_queue(&request)?;
                 if matches!(declared, Declared::New) {
-                    let (id, shard) = broker.new_queue();
+                    let (id, shard) = broker.new_local_queue();
                     let record = topology.create_queue(id, shard, &request);
                     // Under the lock: whoever finds the record later sends its ops behind this one.
                     let create = Op::Create { queue: id, settings: machine_settings(&record) };

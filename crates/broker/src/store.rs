@@ -1,0 +1,118 @@
+//! The node's log as the broker uses it: one directory, one log, a group for the metadata and one for each durable shard.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use storage::{
+    Completion, DiskFs, FileSystem, GroupId, Identity, Log, LogOptions, LogThreads, Placed, Recovered, StorageError,
+    Ticket, Written,
+};
+
+/// The group of the metadata.
+pub(crate) const METADATA: GroupId = GroupId(0);
+
+/// The group of a durable shard.
+pub(crate) fn shard_group(durable_shard: u32) -> GroupId {
+    GroupId(durable_shard + 1)
+}
+
+/// Who hears what became of a group's submissions. Called by the log's writer thread: must be quick.
+pub(crate) trait GroupListener: Send + Sync {
+    /// All submissions up to this ticket are durable.
+    fn written(&self, up_to: Ticket, placed: &[Placed]);
+    /// Nothing of this submission was written.
+    fn failed(&self, ticket: Ticket, error: &StorageError);
+}
+
+/// The open data directory.
+pub(crate) struct Store {
+    log: Log,
+    fs: Arc<dyn FileSystem>,
+    threads: Mutex<Option<LogThreads>>,
+    listeners: Arc<Listeners>,
+    _lock: Box<dyn storage::fs::Lock>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("usage", &self.log.usage()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Listeners {
+    groups: RwLock<FxHashMap<GroupId, Arc<dyn GroupListener>>>,
+}
+
+impl Completion for Listeners {
+    fn written(&self, written: Written<'_>) {
+        if let Some(listener) = self.groups.read().get(&written.group) {
+            listener.written(written.up_to, written.placed);
+        }
+    }
+
+    fn failed(&self, group: GroupId, ticket: Ticket, error: &StorageError) {
+        if let Some(listener) = self.groups.read().get(&group) {
+            listener.failed(ticket, error);
+        }
+    }
+}
+
+impl Store {
+    /// Opens or makes the data directory and recovers its log. Nothing is written before [`Store::start`].
+    ///
+    /// # Errors
+    /// A directory that is in use, cannot be written, is of a newer format, or is damaged.
+    pub(crate) fn open(dir: &Path, options: LogOptions) -> Result<(Self, storage::Writer, Recovered), StorageError> {
+        let fs: Arc<dyn FileSystem> = Arc::new(DiskFs);
+        fs.create_dir(dir).map_err(io("create", dir))?;
+        let lock = fs.lock(&dir.join("lock")).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => StorageError::InUse { dir: dir.to_path_buf() },
+            _ => io("lock", dir)(error),
+        })?;
+        let identity = match Identity::load(&*fs, dir)? {
+            Some(identity) => identity,
+            None => Identity::create(&*fs, dir)?,
+        };
+        let listeners = Arc::new(Listeners::default());
+        let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
+        let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
+        let store = Self { log, fs, threads: Mutex::new(None), listeners, _lock: lock };
+        Ok((store, writer, recovered))
+    }
+
+    /// Starts the log's threads.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub(crate) fn start(&self, writer: storage::Writer) -> std::io::Result<()> {
+        *self.threads.lock() = Some(LogThreads::start(self.log.clone(), writer)?);
+        Ok(())
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
+    }
+
+    /// Names who hears of a group. Comes before its first submission.
+    pub(crate) fn listen(&self, group: GroupId, listener: Arc<dyn GroupListener>) {
+        self.listeners.groups.write().insert(group, listener);
+    }
+
+    /// Writes what was submitted and ends the log's threads. Blocks for as long as that takes.
+    pub(crate) fn close(&self) {
+        if let Some(threads) = self.threads.lock().take() {
+            threads.close();
+        }
+    }
+}
+
+fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> StorageError + 'a {
+    move |error| StorageError::Io { action, path: path.to_path_buf(), source: Arc::new(error) }
+}
