@@ -1,6 +1,6 @@
 //! The node's log as the broker uses it: one directory, one log, a group for the metadata and one for each durable shard.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +30,7 @@ pub(crate) trait GroupListener: Send + Sync {
 pub(crate) struct Store {
     log: Log,
     fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
     threads: Mutex<Option<LogThreads>>,
     listeners: Arc<Listeners>,
     _lock: Box<dyn storage::fs::Lock>,
@@ -79,7 +80,7 @@ impl Store {
         let listeners = Arc::new(Listeners::default());
         let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
         let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
-        let store = Self { log, fs, threads: Mutex::new(None), listeners, _lock: lock };
+        let store = Self { log, fs, dir: dir.to_path_buf(), threads: Mutex::new(None), listeners, _lock: lock };
         Ok((store, writer, recovered))
     }
 
@@ -98,6 +99,11 @@ impl Store {
 
     pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.fs
+    }
+
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Names who hears of a group. Comes before its first submission.

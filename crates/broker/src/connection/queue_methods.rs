@@ -173,5 +173,9 @@ impl Session {
 }
 
 fn machine_settings(record: &QueueRecord) -> Settings {
-    Settings { auto_delete: record.auto_delete, single_active_consumer: record.settings.single_active_consumer }
+    Settings {
+        auto_delete: record.auto_delete,
+        single_active_consumer: record.settings.single_active_consumer,
+        durable: record.durable,
+    }
 }
