@@ -178,8 +178,10 @@ impl<'a> Recovery<'a> {
             }
         }
         self.check_oldest(chain[0], headers[&chain[0]].1.as_ref().ok())?;
-        // Files outside the chain were announced as superfluous, and a crash kept them from leaving.
-        for number in headers.keys().filter(|number| !chain.contains(number)) {
+        // Files that were announced as superfluous, and that a crash kept from leaving, are not to be read again: their
+        // survivors are in segments, whatever an older state snapshot says.
+        for number in headers.keys().filter(|number| !chain.contains(number) || **number < self.state.oldest) {
+            self.state.files.remove(number);
             let path = log_path(self.dir, *number);
             self.fs.remove(&path).map_err(StorageError::io("remove", path))?;
         }
