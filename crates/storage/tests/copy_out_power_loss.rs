@@ -186,8 +186,9 @@ fn needed(location: Location) -> u64 {
 struct Run_ {
     fs: SimFs,
     rng: SimRng,
-    /// All operations that may be on disk, by index from 1.
+    /// All operations that may be on disk, by index from 1, and what they leave alive.
     ops: Vec<Op>,
+    alive: BTreeMap<(u64, u64), Bytes>,
     confirmed: u64,
     next_ticket: u64,
     next_sequence: u64,
@@ -206,25 +207,22 @@ impl Run_ {
         Ok((store, writer, events))
     }
 
-    /// What is alive according to the operations.
-    fn expected(&self) -> BTreeMap<(u64, u64), Bytes> {
-        let mut live = BTreeMap::new();
-        for op in &self.ops {
-            match op {
-                Op::Enqueue { queue, sequence, body } => live.insert((*queue, *sequence), body.clone()),
-                Op::Remove { queue, sequence } => live.remove(&(*queue, *sequence)),
-            };
-        }
-        live
+    fn note(&mut self, op: &Op) {
+        match op {
+            Op::Enqueue { queue, sequence, body } => self.alive.insert((*queue, *sequence), body.clone()),
+            Op::Remove { queue, sequence } => self.alive.remove(&(*queue, *sequence)),
+        };
     }
 
     fn check(&mut self, store: &Store, shard: &Shard) {
         assert!(shard.applied >= self.confirmed, "confirmed up to {}, found {}", self.confirmed, shard.applied);
         self.ops.truncate(shard.applied as usize);
         self.confirmed = shard.applied;
-        let expected = self.expected();
+        self.alive.clear();
+        self.ops.clone().iter().for_each(|op| self.note(op));
+        let expected = &self.alive;
         assert!(expected.keys().eq(shard.live.keys()), "{:?} {:?}", expected.keys(), shard.live.keys());
-        for (&(queue, sequence), body) in &expected {
+        for (&(queue, sequence), body) in expected {
             let found = match shard.live[&(queue, sequence)] {
                 Place::Log(location) => store.log.read(location).unwrap(),
                 Place::Segment(segment) => {
@@ -243,23 +241,22 @@ impl Run_ {
 
     fn submit(&mut self, store: &Store) {
         let mut operations = Vec::new();
-        let live = self.expected();
-        let mut removed = BTreeSet::new();
         for _ in 0..=self.rng.below(4) {
             let keep = 20 + self.rng.below(60) as usize;
-            let op = if live.len() - removed.len() > keep || (live.len() > removed.len() && self.rng.one_in(3)) {
+            let op = if self.alive.len() > keep || (!self.alive.is_empty() && self.rng.one_in(3)) {
                 // Queue 1 is nearly never consumed: the old message that must not pin the disk.
-                let choice: Vec<_> =
-                    live.keys().filter(|key| !removed.contains(*key) && (key.0 != 1 || key.1 % 7 == 0)).collect();
-                let Some(key) = choice.get(self.rng.below(choice.len().max(1) as u64) as usize) else { continue };
-                removed.insert(**key);
-                Op::Remove { queue: key.0, sequence: key.1 }
+                let choice: Vec<_> = self.alive.keys().filter(|key| key.0 != 1 || key.1 % 7 == 0).collect();
+                let at = self.rng.below(choice.len().max(1) as u64) as usize;
+                let Some(&&(queue, sequence)) = choice.get(at) else { continue };
+                Op::Remove { queue, sequence }
             } else {
                 self.next_sequence += 1;
                 let queue = if self.rng.one_in(12) { 1 } else { 2 + self.rng.below(QUEUES - 1) };
-                let body: Vec<u8> = (0..self.rng.below(1200)).map(|at| (at ^ self.next_sequence) as u8).collect();
-                Op::Enqueue { queue, sequence: self.next_sequence, body: body.into() }
+                let sequence = self.next_sequence;
+                let body = vec![sequence as u8; self.rng.below(1200) as usize];
+                Op::Enqueue { queue, sequence, body: body.into() }
             };
+            self.note(&op);
             self.ops.push(op.clone());
             operations.push(append(self.ops.len() as u64, 1, op.encode()));
         }
@@ -352,6 +349,7 @@ fn run(seed: u64) -> (u64, u64) {
         fs: SimFs::new(rng.next_u64()),
         rng,
         ops: Vec::new(),
+        alive: BTreeMap::new(),
         confirmed: 0,
         next_ticket: 0,
         next_sequence: 0,
