@@ -75,7 +75,7 @@ pub(super) fn open(
     options: LogOptions,
     completion: Arc<dyn Completion>,
 ) -> Result<(Log, Writer, Recovered), StorageError> {
-    assert!(options.file_bytes >= 4 * HEADER_BYTES && options.reserve_bytes >= 2 * HEADER_BYTES);
+    assert!(options.reserve_bytes >= 2 * HEADER_BYTES && options.file_bytes > options.reserve_bytes);
     fs.create_dir(dir).map_err(StorageError::io("create", dir))?;
     let mut pool = Pool::open(&*fs, dir, &options)?;
     let mut recovery = Recovery::new(&*fs, dir, identity, &options)?;

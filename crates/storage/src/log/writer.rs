@@ -227,7 +227,9 @@ impl Writer {
         if !self.frame.is_empty() && self.frame.bytes() + bytes > self.shared.options.frame_bytes as usize {
             self.flush();
         }
-        if !self.fits(bytes) {
+        // What is left of a reserve file is for critical submissions alone.
+        let reserved = self.file.capacity < self.shared.options.file_bytes && !submission.critical;
+        if reserved || !self.fits(bytes) {
             self.flush();
             self.switch_file(submission.critical, bytes)?;
         }
