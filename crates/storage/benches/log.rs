@@ -88,6 +88,8 @@ fn log(dir: &Path, submitters: u32, batches: u64) -> Duration {
     let opened = Log::open(Arc::new(DiskFs), dir, identity, LogOptions::default(), waiting.clone());
     let (log, writer, _) = opened.expect("an empty directory");
     log.accounting_complete();
+    // The reserve is made once in the life of a node.
+    log.maintain().expect("space");
     let threads = LogThreads::start(log.clone(), writer).expect("threads");
     let submitter = |group| Submitter {
         log: log.clone(),
@@ -96,6 +98,7 @@ fn log(dir: &Path, submitters: u32, batches: u64) -> Duration {
         next: 1,
         payload: Bytes::from(vec![7; BATCH_BYTES]),
     };
+    submitter(submitters).batch();
     let began = Instant::now();
     thread::scope(|scope| {
         for group in 0..submitters {
