@@ -245,6 +245,7 @@ impl Session {
             Event::BatchDone { shard, number } => self.batch_done(shard, number),
             Event::Reply { token, reply } => self.reply(token, reply),
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),
+            Event::DirectReply { channel, key, message } => self.direct_reply(channel, key, &message),
             Event::Alarm => self.alarm_changed(),
             Event::Shutdown => self.shutdown(),
         }
