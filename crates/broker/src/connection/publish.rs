@@ -288,9 +288,7 @@ impl Session {
         let replies = direct_reply::reply_keys(exchange, &keys);
         let versions = self.versions();
         let cacheable = keys.len() == 1 && replies.is_empty();
-        if cacheable
-            && let Some(route) = self.routes.get(envelope, versions)
-        {
+        if cacheable && let Some(route) = self.routes.get(envelope, versions) {
             return Ok(Arc::clone(route));
         }
         let (route, looked_at_headers) = self.route(exchange, &keys, headers)?;
