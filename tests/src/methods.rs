@@ -202,3 +202,8 @@ pub fn connection_close() -> connection::Close {
 pub fn channel_close() -> channel::Close {
     channel::Close { reply_code: 200, reply_text: "bye".into(), ..Default::default() }
 }
+
+/// `connection.tune-ok`.
+pub fn tune_ok(channel_max: u16, frame_max: u32, heartbeat: u16) -> connection::TuneOk {
+    connection::TuneOk { channel_max, frame_max, heartbeat }
+}

@@ -353,7 +353,14 @@ impl Wire {
         Some(message.text().to_owned())
     }
 
-    /// How many ready messages a queue has. Waits for nothing: the answer comes in order after what this channel sent.
+    /// Waits until a queue has `count` ready messages. A publish without a confirm promises no more: the count of
+    /// `declare-ok` may be older than what the channel has just sent.
+    #[track_caller]
+    pub fn has_ready(&mut self, queue: &str, count: u32) {
+        crate::eventually(&format!("{count} ready messages in {queue}"), || self.ready(queue) == count);
+    }
+
+    /// How many ready messages a queue has now.
     #[track_caller]
     pub fn ready(&mut self, queue: &str) -> u32 {
         self.call(queue_declare(queue).with(|m| m.passive = true)).message_count
@@ -412,6 +419,17 @@ impl Wire {
     #[track_caller]
     pub fn is_dropped(mut self) {
         assert_eq!(self.frame_or_end(), None, "the socket is closed without a frame");
+    }
+
+    /// Nothing may come for this long.
+    #[track_caller]
+    pub fn stays_silent(&mut self, duration: Duration) {
+        assert_eq!(self.consumed, self.input.len(), "nothing was read ahead");
+        self.patience(duration);
+        let mut byte = [0];
+        let came = self.socket.peek(&mut byte);
+        assert!(matches!(&came, Err(error) if error.kind() == ErrorKind::WouldBlock), "silence, not {came:?}");
+        self.patience(PATIENCE);
     }
 
     /// Reads with another timeout from now on.

@@ -181,9 +181,7 @@ fn contents_of_different_channels_may_interleave() {
     c.send_frame(3, 1, b"a");
     c.send_frame(3, 2, b"bb");
     c.send_frame(3, 1, b"a");
-    // Each channel asks for itself: the broker orders what one channel says, not two.
-    c.on(2).ready("q");
-    c.on(1).ready("q");
+    c.has_ready("q", 2);
     let mut bodies = [c.take_text("q"), c.take_text("q")];
     bodies.sort();
     assert_eq!(bodies, [Some("aa".into()), Some("bb".into())]);

@@ -41,7 +41,7 @@ fn acks_take_effect_at_commit() {
     let node = Node::start();
     let (mut c, mut other) = in_transaction(&node);
     other.publish("", "q", "1");
-    other.ready("q");
+    other.has_ready("q", 1);
     let message = c.get("q").expect("the message");
     c.send(ack(message.method.delivery_tag));
     c.call(tx::Commit {});
@@ -54,7 +54,7 @@ fn rollback_forgets_the_acks_but_requeues_nothing() {
     let node = Node::start();
     let (mut c, mut other) = in_transaction(&node);
     other.publish("", "q", "1");
-    other.ready("q");
+    other.has_ready("q", 1);
     let tag = c.get("q").expect("the message").method.delivery_tag;
     c.send(ack(tag));
     c.call(tx::Rollback {});
@@ -70,7 +70,7 @@ fn closing_the_channel_rolls_back() {
     let node = Node::start();
     let (mut c, mut other) = in_transaction(&node);
     other.publish("", "q", "stays");
-    other.ready("q");
+    other.has_ready("q", 1);
     let tag = c.get("q").expect("the message").method.delivery_tag;
     c.send(ack(tag)).publish("", "q", "dropped");
     c.close_channel();
@@ -119,7 +119,7 @@ fn select_may_be_repeated() {
     c.publish("", "q", "1");
     c.call(tx::Select {});
     c.call(tx::Commit {});
-    assert_eq!(other.ready("q"), 1);
+    other.has_ready("q", 1);
 }
 
 #[test]
