@@ -9,11 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bytes;
 pub mod limits;
 pub mod methods;
 pub mod node;
 pub mod wire;
 
+pub use bytes::Options;
 pub use methods::With;
 pub use node::Node;
 pub use wire::Wire;

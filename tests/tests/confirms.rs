@@ -18,19 +18,6 @@ fn persistent() -> BasicProperties {
     BasicProperties::default().with_delivery_mode(2)
 }
 
-/// Reads acks until every sequence number up to `last` is confirmed once; a nack fails the test.
-fn all_acked(c: &mut Wire, last: u64) {
-    let mut open: std::collections::BTreeSet<u64> = (1..=last).collect();
-    while !open.is_empty() {
-        let ack: basic::Ack = c.expect();
-        if ack.multiple {
-            open = open.split_off(&(ack.delivery_tag + 1));
-        } else {
-            assert!(open.remove(&ack.delivery_tag), "{} is confirmed once", ack.delivery_tag);
-        }
-    }
-}
-
 #[test]
 fn routed_publish_is_acked() {
     let node = Node::start();
@@ -100,7 +87,7 @@ fn thousand_publishes_are_all_acked() {
     for number in 0..1000 {
         c.publish_with(publish("", "q"), persistent(), number.to_string());
     }
-    all_acked(&mut c, 1000);
+    c.all_confirmed(1..=1000);
     c.has_ready("q", 1000);
 }
 
@@ -173,7 +160,7 @@ fn confirmed_messages_survive_a_kill() {
     for number in 0..200 {
         c.publish_with(publish("", "q"), persistent(), number.to_string());
     }
-    all_acked(&mut c, 200);
+    c.all_confirmed(1..=200);
 
     node.restart();
     let mut c = Wire::open(&node);

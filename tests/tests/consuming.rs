@@ -2,10 +2,11 @@
 
 use amq_protocol::protocol::{AMQPClass, basic, channel};
 use amq_protocol::types::AMQPValue;
+use warrenmq_tests::bytes::Options;
 use warrenmq_tests::methods::{
     ack, cancel, consume, get, nack, publish, qos, queue_declare, queue_delete, reject, table, text,
 };
-use warrenmq_tests::wire::{Options, Payload};
+use warrenmq_tests::wire::Payload;
 use warrenmq_tests::{Node, Wire, With};
 
 /// A connection with a queue `q` that holds the messages "1" to `count`.

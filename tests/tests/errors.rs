@@ -1,8 +1,8 @@
 //! What breaks the protocol, and what the broker says about it.
 
 use amq_protocol::protocol::{basic, channel, connection, queue};
+use warrenmq_tests::bytes::{Options, frame_bytes, method_bytes};
 use warrenmq_tests::methods::{connection_close, publish, queue_declare, tune_ok};
-use warrenmq_tests::wire::{Options, frame_bytes, method_bytes};
 use warrenmq_tests::{Node, Wire, With};
 
 /// `queue.declare-ok`, which only a broker may send.

@@ -6,8 +6,9 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use warrenmq_tests::bytes::{Options, method_bytes, publish_bytes, start_ok};
 use warrenmq_tests::methods::{ack, consume, publish, qos, queue_declare};
-use warrenmq_tests::wire::{Options, PROTOCOL_HEADER, Payload, method_bytes, publish_bytes, start_ok};
+use warrenmq_tests::wire::{PROTOCOL_HEADER, Payload};
 use warrenmq_tests::{Node, PATIENCE, Wire, With, eventually, limits};
 
 const MB: u64 = 1_000_000;
@@ -195,21 +196,16 @@ fn heartbeats_are_sent_and_honoured_under_load() {
             scope.spawn(move || {
                 let bytes = publish_bytes(1, 131_072, publish("", &queue), BasicProperties::default(), &[1; 1000]);
                 let burst = bytes.repeat(100);
-                while !over.load(Ordering::Relaxed) {
+                for first in (1..).step_by(100) {
                     publisher.send_bytes(&burst);
-                    let mut confirmed = 0;
-                    while confirmed < 100 {
-                        let ack: basic::Ack = publisher.expect();
-                        confirmed = if ack.delivery_tag % 100 == 0 { 100 } else { ack.delivery_tag % 100 };
+                    publisher.all_confirmed(first..=first + 99);
+                    if over.load(Ordering::Relaxed) {
+                        break;
                     }
                 }
-                publisher.call(queue_declare(&queue));
+                publisher.publish("", &queue, "end").expect::<basic::Ack>();
             });
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    consumer.delivery();
-                }
-            });
+            scope.spawn(move || while consumer.delivery().body != b"end" {});
         }
 
         let started = Instant::now();
@@ -281,8 +277,10 @@ fn orderly_stop_tells_every_client_and_exits_with_zero() {
     clients[0].call(queue_declare("q"));
     clients[0].call(consume("q", "tag"));
     node.terminate();
-    for client in clients {
-        client.breaks_with(320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", (0, 0));
+    for mut client in clients {
+        let close: connection::Close = client.expect_on(0);
+        let got = (close.reply_code, close.reply_text.as_str(), close.class_id, close.method_id);
+        assert_eq!(got, (320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", 0, 0));
     }
     assert_eq!(node.wait().code(), Some(0));
 }

@@ -3,8 +3,9 @@
 use amq_protocol::protocol::{AMQPClass, channel, connection};
 use amq_protocol::types::{AMQPValue, FieldTable};
 use std::time::{Duration, Instant};
+use warrenmq_tests::bytes::{Options, frame_bytes, start_ok};
 use warrenmq_tests::methods::{connection_open, queue_declare, table, text};
-use warrenmq_tests::wire::{Options, PROTOCOL_HEADER, Payload, frame_bytes, start_ok};
+use warrenmq_tests::wire::{PROTOCOL_HEADER, Payload};
 use warrenmq_tests::{Node, Wire, With};
 
 fn start(node: &Node) -> connection::Start {

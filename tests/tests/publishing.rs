@@ -2,8 +2,9 @@
 
 use amq_protocol::protocol::{BasicProperties, basic};
 use amq_protocol::types::{AMQPValue, DecimalValue, FieldArray};
+use warrenmq_tests::bytes::{frame_bytes, method_bytes};
 use warrenmq_tests::methods::{consume, publish, queue_declare, table, text};
-use warrenmq_tests::wire::{FRAME_END, frame_bytes, method_bytes};
+use warrenmq_tests::wire::FRAME_END;
 use warrenmq_tests::{Node, Wire, With};
 
 /// Octets of body that fit into one frame of the default frame_max.
