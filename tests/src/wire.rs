@@ -22,6 +22,8 @@ pub const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
 pub const FRAME_END: u8 = 0xCE;
 /// Octets of a frame that are not payload.
 pub const FRAME_OVERHEAD: usize = 8;
+/// How soon the socket must be closed after `close-ok`: long before the broker gives up on peers that never send one.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// How much is read from the socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -394,6 +396,7 @@ impl Wire {
     pub fn connection_close(&mut self) -> connection::Close {
         let close: connection::Close = self.expect_on(0);
         self.send_on(0, connection::CloseOk {});
+        self.patience(CLOSE_PATIENCE);
         assert_eq!(self.frame_or_end(), None, "the socket is closed after close-ok");
         close
     }

@@ -2,6 +2,7 @@
 
 use amq_protocol::protocol::{AMQPClass, channel, connection};
 use amq_protocol::types::{AMQPValue, FieldTable};
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 use warrenmq_tests::bytes::{Options, frame_bytes, start_ok};
 use warrenmq_tests::methods::{connection_open, queue_declare, table, text};
@@ -141,7 +142,8 @@ fn wrong_password_just_drops_clients_without_the_capability() {
 #[test]
 fn unknown_mechanism_and_bad_responses_are_dropped() {
     let node = Node::start();
-    for (mechanism, response) in [("NONSENSE", "\0guest\0guest"), ("PLAIN", "guest"), ("AMQPLAIN", "\x7fx")] {
+    let cases = [("NONSENSE", "\0guest\0guest"), ("PLAIN", "guest"), ("AMQPLAIN", "\x7fx")];
+    let refused = cases.map(|(mechanism, response)| {
         let mut c = Wire::greeted(&node);
         c.send_on(
             0,
@@ -150,8 +152,9 @@ fn unknown_mechanism_and_bad_responses_are_dropped() {
                 m.response = response.as_bytes().into();
             }),
         );
-        c.is_dropped();
-    }
+        c
+    });
+    refused.into_iter().for_each(Wire::is_dropped);
 }
 
 #[test]
@@ -172,9 +175,8 @@ fn tune_ok_beyond_the_offer_is_dropped() {
         |tune| tune.frame_max = 0,
         |tune| tune.frame_max = 4095,
     ];
-    for tune in changes {
-        Wire::tuned(&node, &Options { tune, ..Options::default() }).is_dropped();
-    }
+    let refused = changes.map(|tune| Wire::tuned(&node, &Options { tune, ..Options::default() }));
+    refused.into_iter().for_each(Wire::is_dropped);
 }
 
 #[test]
@@ -200,7 +202,8 @@ fn close_is_answered_and_the_socket_left_to_the_client() {
     let node = Node::start();
     let mut c = Wire::open(&node);
     c.call_on(0, connection::Close { reply_code: 200, ..Default::default() });
-    assert_eq!(c.frame_or_end(), None);
+    c.socket().shutdown(Shutdown::Write).expect("a TCP socket");
+    assert_eq!(c.patience(Duration::from_secs(10)).frame_or_end(), None);
 }
 
 #[test]
