@@ -11,7 +11,7 @@ use storage::{LogOptions, StorageError};
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
-use crate::connection::{ConnectionHandle, Event};
+use crate::connection::{ConnectionHandle, DirectReplies, Event};
 use crate::durable::{self, DurableShardTask};
 use crate::mailbox::Mailbox;
 use crate::settings::Settings;
@@ -54,6 +54,7 @@ pub struct Broker {
     local_shards: u32,
     store: Store,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
+    direct_replies: Arc<DirectReplies>,
     memory: Arc<MessageMemory>,
     /// Bytes of durable messages that are in memory.
     pub(crate) bodies: AtomicU64,
@@ -87,6 +88,7 @@ impl Broker {
             local_shards,
             store,
             connections: Mutex::default(),
+            direct_replies: Arc::default(),
             memory: Arc::default(),
             bodies: AtomicU64::new(0),
             log_failed: AtomicBool::new(false),
@@ -177,6 +179,11 @@ impl Broker {
     /// The log takes no more: nothing durable can be promised until the node is started again.
     pub(crate) fn log_failed(&self) {
         self.log_failed.store(true, Ordering::Release);
+    }
+
+    /// Who takes direct replies.
+    pub(crate) fn direct_replies(&self) -> &Arc<DirectReplies> {
+        &self.direct_replies
     }
 
     /// Whether publishers are to be blocked for want of memory.
