@@ -548,7 +548,7 @@ impl Session {
     /// Called for each publish: while an alarm is on, the first one is the last.
     #[inline]
     pub(super) fn check_alarm(&mut self) {
-        if self.broker.memory_alarm() && self.blocked.is_none() {
+        if self.broker.is_alarmed() && self.blocked.is_none() {
             self.block();
         }
     }
@@ -556,18 +556,19 @@ impl Session {
     #[cold]
     fn block(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Blocked as BlockedMethod};
+        let Some(reason) = self.broker.alarm_reason() else { return };
         let told = self.client.connection_blocked;
         self.blocked = Some(Blocked { told });
         if told {
-            let reason = "low on memory".into();
+            let reason = reason.into();
             self.send(0, AMQPClass::Connection(AMQPMethod::Blocked(BlockedMethod { reason })));
         }
-        tracing::info!(connection = %self.log_name(), "publisher blocked: low on memory");
+        tracing::info!(connection = %self.log_name(), reason, "publisher blocked");
     }
 
     fn alarm_changed(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Unblocked};
-        if self.broker.memory_alarm() {
+        if self.broker.is_alarmed() {
             return;
         }
         if let Some(blocked) = self.blocked.take() {
