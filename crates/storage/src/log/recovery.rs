@@ -128,6 +128,8 @@ struct Recovery<'a> {
     /// Where the last file that was read ends.
     end: Option<CurrentFile>,
     recovered: Recovered,
+    /// Files that were announced as superfluous, and that a crash kept from leaving.
+    superfluous: Vec<FileNumber>,
 }
 
 /// A header, or what is wrong with it.
@@ -152,6 +154,7 @@ impl<'a> Recovery<'a> {
             session: 0,
             end: None,
             recovered: Recovered::default(),
+            superfluous: Vec::new(),
         })
     }
 
@@ -178,11 +181,9 @@ impl<'a> Recovery<'a> {
             }
         }
         self.check_oldest(chain[0], headers[&chain[0]].1.as_ref().ok())?;
-        // Files outside the chain were announced as superfluous, and a crash kept them from leaving.
-        for number in headers.keys().filter(|number| !chain.contains(number)) {
-            let path = log_path(self.dir, *number);
-            self.fs.remove(&path).map_err(StorageError::io("remove", path))?;
-        }
+        self.superfluous.extend(headers.keys().filter(|&&number| number < self.state.oldest));
+        let cut_off = headers.keys().filter(|&number| *number >= self.state.oldest && !chain.contains(number));
+        self.set_aside(&cut_off.copied().collect::<Vec<_>>())?;
         Ok(())
     }
 
@@ -330,6 +331,16 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// A file is preallocated before it gets its name, so a shorter one was cut, and nobody can say what is missing.
+    fn warn_if_shortened(&self, file: &CurrentFile) -> Result<(), StorageError> {
+        let size = file.file.size().map_err(StorageError::io("read", &file.path))?;
+        if size < u64::from(file.capacity) {
+            let missing_bytes = u64::from(file.capacity) - size;
+            tracing::warn!(file = %file.path.display(), size, missing_bytes, "the newest log file was shortened");
+        }
+        Ok(())
+    }
+
     /// Makes what was read durable (a killed process may have left it in the page cache) and says where to go on: behind
     /// it, or in a new file if there is none or damage was accepted.
     fn finish(&mut self, pool: &mut Pool) -> Result<End, StorageError> {
@@ -340,7 +351,15 @@ impl<'a> Recovery<'a> {
         if let Some(left) = &left {
             left.file.sync().map_err(StorageError::io("sync", &left.path))?;
         }
+        // They are not to be read again: their survivors are in segments, whatever an older state snapshot says. They leave
+        // only now that the announcement is surely durable.
+        for number in self.superfluous.drain(..) {
+            self.state.files.remove(&number);
+            let path = log_path(self.dir, number);
+            self.fs.remove(&path).map_err(StorageError::io("remove", path))?;
+        }
         if let (Some(mut file), None) = (left.as_ref().map(CurrentFile::again), &self.recovered.damage) {
+            self.warn_if_shortened(&file)?;
             file.capacity =
                 lengthen(&*file.file, file.capacity, file.end).map_err(StorageError::io("allocate", &file.path))?;
             return Ok(End { file, next_frame, session });
