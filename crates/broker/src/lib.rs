@@ -11,6 +11,7 @@ mod budget;
 mod connection;
 mod mailbox;
 pub mod memory;
+pub mod metadata;
 mod names;
 mod settings;
 mod shard;
