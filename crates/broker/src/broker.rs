@@ -12,6 +12,7 @@ use storage::{LogOptions, StorageError};
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
 use crate::connection::{ConnectionHandle, Event};
+use crate::durable::{self, DurableShardTask};
 use crate::mailbox::Mailbox;
 use crate::metadata::{self, Change, Metadata, RecoveredQueues};
 use crate::settings::Settings;
@@ -60,6 +61,9 @@ pub struct Broker {
     recovered_queues: Mutex<RecoveredQueues>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
     memory: Arc<MessageMemory>,
+    /// Bytes of durable messages that are in memory.
+    pub(crate) bodies: AtomicU64,
+    log_failed: AtomicBool,
     memory_alarm: AtomicBool,
     stopping: AtomicBool,
     next_connection: AtomicU64,
@@ -98,21 +102,24 @@ impl Broker {
             recovered_queues: Mutex::new(recovered_queues),
             connections: Mutex::default(),
             memory: Arc::default(),
+            bodies: AtomicU64::new(0),
+            log_failed: AtomicBool::new(false),
             memory_alarm: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),
             next_queue: AtomicU64::new(1),
             settings,
         });
-        for durable_shard in 0..broker.settings.durable_shards {
-            let queues = broker.take_recovered_queues(durable_shard);
-            let create = |(queue, settings)| Op::Create { queue, settings };
-            broker.send_ops(broker.durable_shard(durable_shard), queues.into_iter().map(create).collect());
-        }
         tokio::spawn(Metadata::new(Arc::clone(&broker), recovered).run());
-        for index in 0..shards {
+        for index in 0..local_shards {
             tokio::spawn(ShardTask::new(Arc::clone(&broker), index as usize).run());
         }
+        for durable_shard in 0..broker.settings.durable_shards {
+            let queues = broker.take_recovered_queues(durable_shard);
+            let recovered = durable::recover(&broker.store, durable_shard, queues)?;
+            tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
+        }
+        broker.store.log().accounting_complete();
         broker.store.start(writer)?;
         tokio::spawn(watch_memory(Arc::clone(&broker)));
         Ok(broker)
@@ -193,6 +200,16 @@ impl Broker {
         &self.memory
     }
 
+    /// Whether a durable message that comes now may stay in memory.
+    pub(crate) fn has_room_for_bodies(&self) -> bool {
+        self.bodies.load(Ordering::Relaxed) < self.settings.body_budget_bytes
+    }
+
+    /// The log takes no more: nothing durable can be promised until the node is started again.
+    pub(crate) fn log_failed(&self) {
+        self.log_failed.store(true, Ordering::Release);
+    }
+
     /// Whether publishers are to be blocked for want of memory.
     pub(crate) fn memory_alarm(&self) -> bool {
         self.memory_alarm.load(Ordering::Relaxed)
@@ -220,6 +237,16 @@ impl Broker {
     /// The place of a durable shard among all shards.
     pub(crate) fn durable_shard(&self, durable_shard: u32) -> u32 {
         self.local_shards + durable_shard
+    }
+
+    /// Shards of queues in memory; they come first among all shards.
+    pub(crate) fn local_shard_count(&self) -> u32 {
+        self.local_shards
+    }
+
+    /// Whether a shard, counted among all, is a durable one.
+    pub(crate) fn is_durable(&self, shard: u32) -> bool {
+        shard >= self.local_shards
     }
 
     /// The open data directory.

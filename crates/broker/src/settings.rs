@@ -30,6 +30,8 @@ pub struct Settings {
     pub max_message_bytes: u64,
     /// Above this many bytes of memory publishers are blocked.
     pub memory_high_watermark_bytes: u64,
+    /// Bytes of durable messages that may stay in memory; beyond it they are on disk only until they are wanted.
+    pub body_budget_bytes: u64,
     /// Virtual hosts beside the default one.
     pub vhosts: Vec<String>,
     /// The virtual host that is there from the start.
@@ -66,6 +68,7 @@ impl Default for Settings {
             initial_frame_max: 8192,
             max_message_bytes: 134_217_728,
             memory_high_watermark_bytes: u64::MAX,
+            body_budget_bytes: u64::MAX,
             vhosts: Vec::new(),
             default_vhost: "/".to_owned(),
             default_user: "guest".to_owned(),

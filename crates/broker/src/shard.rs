@@ -3,14 +3,14 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use queue::{Admission, Batch, ConsumerId, Effect, Op, Shard};
-use rustc_hash::FxHashMap;
+use queue::{Batch, ConsumerId, Effect, Op, Shard};
+use storage::{Placed, StorageError};
 
 use crate::broker::Broker;
-use crate::connection::{ConnectionHandle, Event, Limiter};
+use crate::connection::{ConnectionHandle, Limiter};
 use crate::mailbox::Mailbox;
+use crate::peers::Peers;
 
 /// Effects are handed to connections at least this often within a turn, so that a long inbox does not hold them back.
 const DISPATCH_AT: usize = 4096;
@@ -30,6 +30,16 @@ pub(crate) enum ShardInput {
     Lost(u64),
     /// A consumer shares a limit with the others of its channel.
     Limit(ConsumerId, Arc<Limiter>),
+    /// To a durable shard: its submissions up to this ticket are synced.
+    Written { up_to: u64, placed: Vec<Placed> },
+    /// To a durable shard: nothing of this submission was written.
+    Failed { ticket: u64, error: StorageError },
+    /// To a durable shard: a snapshot of its state after this entry is stored; `None`: it could not be.
+    SnapshotStored { applied: Option<u64> },
+    /// To a durable shard: the log wants to be rid of old entries.
+    MakeSnapshot,
+    /// To a durable shard: see whether the log takes submissions again.
+    Retry,
 }
 
 /// The task.
@@ -42,62 +52,11 @@ pub(crate) struct ShardTask {
     effects: Vec<Effect>,
 }
 
-/// The connections that a shard deals with.
-#[derive(Default)]
-struct Peers {
-    connections: FxHashMap<u64, Peer>,
-    /// Connections that have something in `outgoing`, each once.
-    touched: Vec<u64>,
-}
-
-struct Peer {
-    handle: Arc<ConnectionHandle>,
-    outgoing: Vec<Event>,
-    limiters: FxHashMap<u32, Arc<Limiter>>,
-}
-
-impl Admission for Peers {
-    fn admit(&mut self, consumer: ConsumerId, bytes: usize) -> bool {
-        let Some(peer) = self.connections.get(&consumer.connection) else { return false };
-        if !peer.limiters.is_empty()
-            && let Some(limiter) = peer.limiters.get(&consumer.local)
-            && !limiter.take()
-        {
-            return false;
-        }
-        if peer.handle.reserve(bytes) {
-            return true;
-        }
-        if let Some(limiter) = peer.limiters.get(&consumer.local) {
-            limiter.give_back(1);
-        }
-        false
-    }
-}
-
-impl Peers {
-    fn send(&mut self, connection: u64, event: Event) {
-        let Some(peer) = self.connections.get_mut(&connection) else { return };
-        if peer.outgoing.is_empty() {
-            self.touched.push(connection);
-        }
-        peer.outgoing.push(event);
-    }
-
-    fn flush(&mut self) {
-        for connection in self.touched.drain(..) {
-            if let Some(peer) = self.connections.get_mut(&connection) {
-                peer.handle.mailbox.send_all(&mut peer.outgoing);
-            }
-        }
-    }
-}
-
 impl ShardTask {
     pub(crate) fn new(broker: Arc<Broker>, index: usize) -> Self {
         let inbox = broker.shard_inbox(index);
         let index = u32::try_from(index).expect("a handful of shards");
-        Self { broker, index, inbox, shard: Shard::new(), peers: Peers::default(), effects: Vec::new() }
+        Self { broker, index, inbox, shard: Shard::new(), peers: Peers::new(None), effects: Vec::new() }
     }
 
     /// Runs for as long as the node does.
@@ -118,27 +77,25 @@ impl ShardTask {
                 ShardInput::Batch(batch) => self.shard.apply(batch, &mut self.peers, &mut self.effects),
                 ShardInput::Ops(ops) => {
                     // Connection 0 is nobody: its replies go nowhere.
-                    let batch = Batch { connection: 0, number: 0, ops, buffers: Vec::new() };
+                    let batch = Batch { connection: 0, number: 0, urgent: false, ops, buffers: Vec::new() };
                     self.shard.apply(batch, &mut self.peers, &mut self.effects);
                 }
-                ShardInput::Register(handle) => {
-                    let peer = Peer { handle, outgoing: Vec::new(), limiters: FxHashMap::default() };
-                    self.peers.connections.insert(peer.handle.id.0, peer);
-                }
+                ShardInput::Register(handle) => self.peers.register(handle),
                 ShardInput::Unregister(connection) => {
                     self.dispatch();
-                    self.peers.connections.remove(&connection);
+                    self.peers.unregister(connection);
                 }
                 ShardInput::Lost(connection) => {
                     self.shard.forget_connection(connection, &mut self.effects);
                     self.dispatch();
-                    self.peers.connections.remove(&connection);
+                    self.peers.unregister(connection);
                 }
-                ShardInput::Limit(consumer, limiter) => {
-                    if let Some(peer) = self.peers.connections.get_mut(&consumer.connection) {
-                        peer.limiters.insert(consumer.local, limiter);
-                    }
-                }
+                ShardInput::Limit(consumer, limiter) => self.peers.limit(consumer, limiter),
+                ShardInput::Written { .. }
+                | ShardInput::Failed { .. }
+                | ShardInput::SnapshotStored { .. }
+                | ShardInput::MakeSnapshot
+                | ShardInput::Retry => unreachable!("only durable shards have a log"),
             }
             if self.effects.len() >= DISPATCH_AT {
                 self.shard.deliver(&mut self.peers, &mut self.effects);
@@ -150,43 +107,6 @@ impl ShardTask {
     }
 
     fn dispatch(&mut self) {
-        for effect in self.effects.drain(..) {
-            match effect {
-                Effect::Deliver(delivery) => {
-                    self.peers.send(delivery.consumer.connection, Event::Deliver(delivery));
-                }
-                Effect::BatchDone { connection, number } => {
-                    self.peers.send(connection, Event::BatchDone { shard: self.index, number });
-                }
-                Effect::Reply { connection, token, reply } => {
-                    self.peers.send(connection, Event::Reply { token, reply });
-                }
-                Effect::CancelConsumer { consumer } => {
-                    if let Some(peer) = self.peers.connections.get_mut(&consumer.connection) {
-                        peer.limiters.remove(&consumer.local);
-                    }
-                    self.peers.send(consumer.connection, Event::Cancelled { consumer: consumer.local });
-                }
-                Effect::QueueGone { queue } => self.broker.forget_queue(queue),
-            }
-        }
-        self.peers.flush();
-    }
-}
-
-impl ConnectionHandle {
-    /// Counts `bytes` as on their way to the client, unless too much is already. The check after raising the flag closes the gap in
-    /// which the connection may have drained meanwhile and seen no flag.
-    fn reserve(&self, bytes: usize) -> bool {
-        let cost = bytes + Self::DELIVERY_OVERHEAD;
-        if self.outstanding.load(Ordering::Relaxed) >= Self::OUTSTANDING_HIGH {
-            self.parked.store(true, Ordering::SeqCst);
-            if self.outstanding.load(Ordering::SeqCst) >= Self::OUTSTANDING_LOW {
-                return false;
-            }
-            self.parked.store(false, Ordering::SeqCst);
-        }
-        self.outstanding.fetch_add(cost, Ordering::Relaxed);
-        true
+        self.peers.dispatch(&self.broker, self.index, &mut self.effects);
     }
 }

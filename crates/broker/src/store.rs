@@ -1,6 +1,6 @@
 //! The node's log as the broker uses it: one directory, one log, a group for the metadata and one for each durable shard.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +31,7 @@ pub(crate) struct Store {
     log: Log,
     snapshots: Snapshots,
     fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
     threads: Mutex<Option<LogThreads>>,
     listeners: Arc<Listeners>,
     _lock: Box<dyn storage::fs::Lock>,
@@ -81,7 +82,8 @@ impl Store {
         let listeners = Arc::new(Listeners::default());
         let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
         let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
-        let store = Self { log, snapshots, fs, threads: Mutex::new(None), listeners, _lock: lock };
+        let (dir, threads) = (dir.to_path_buf(), Mutex::new(None));
+        let store = Self { log, snapshots, fs, dir, threads, listeners, _lock: lock };
         Ok((store, writer, recovered))
     }
 
@@ -104,6 +106,11 @@ impl Store {
 
     pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.fs
+    }
+
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Names who hears of a group. Comes before its first submission.

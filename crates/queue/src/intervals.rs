@@ -23,6 +23,15 @@ impl Intervals {
         }
     }
 
+    /// Adds `first..=last` at the end.
+    pub fn push_run(&mut self, first: u64, last: u64) {
+        debug_assert!(first <= last, "a run has at least one number");
+        match self.runs.last_mut() {
+            Some((_, end)) if *end + 1 == first => *end = last,
+            _ => self.runs.push((first, last)),
+        }
+    }
+
     /// How many intervals there are: what the list costs to hold or to send.
     #[must_use]
     pub fn runs(&self) -> &[(u64, u64)] {

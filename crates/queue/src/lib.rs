@@ -13,6 +13,7 @@
 //! handed out and given back lie below it, in a small ordered set. So the next message to deliver is the lowest returned one,
 //! else the one at the cursor: a requeued message takes its old place, whatever the order in which it came back.
 
+mod cold;
 mod consumers;
 mod intervals;
 mod live;
@@ -21,12 +22,14 @@ mod message;
 mod op;
 mod shard;
 
+pub use cold::{Chunk, ChunkKind, Release};
 pub use consumers::ConsumerSpec;
 pub use intervals::Intervals;
-pub use machine::{Admission, AttachRefused, Machine, Settings};
+pub use live::Place;
+pub use machine::{Admission, AttachRefused, Journal, Machine, Paged, Settings};
 pub use message::{Message, MessageRef};
 pub use op::{Batch, ConsumerId, Counts, Delivery, Effect, Enqueue, GetReply, Op, Outcome, Reply, Targets, Token};
-pub use shard::Shard;
+pub use shard::{MemoryChange, Shard};
 
 /// The identity of a queue: the metadata index of its creation, so a re-declared name is never the old queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

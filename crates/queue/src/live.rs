@@ -33,6 +33,17 @@ pub(crate) struct Slot {
     pub(crate) state: State,
     /// It was handed out before and came back.
     pub(crate) redelivered: bool,
+    /// Where it lies on disk; `None` in a queue that lives in memory.
+    pub(crate) place: Option<Place>,
+}
+
+/// Where a message of a durable queue lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: u64,
+    /// Where in it the envelope begins; properties and body follow.
+    pub offset: u32,
 }
 
 /// The table of live messages.
@@ -55,6 +66,35 @@ impl Live {
         let sequence = self.next_sequence();
         self.ring.push_back(Some(slot));
         sequence
+    }
+
+    /// Keeps a number for a message that is gone already.
+    pub(crate) fn push_hole(&mut self) {
+        self.ring.push_back(None);
+        self.holes += 1;
+        self.trim();
+    }
+
+    /// Uses up all numbers below `next`.
+    pub(crate) fn advance_to(&mut self, next: Sequence) {
+        if self.ring.is_empty() {
+            self.base = self.base.max(next.0);
+        }
+        while self.next_sequence() < next {
+            self.push_hole();
+        }
+    }
+
+    /// Every live message, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Sequence, &Slot)> {
+        let old = self.stragglers.iter().map(|(&sequence, slot)| (Sequence(sequence), slot));
+        let base = self.base;
+        let young = self
+            .ring
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, slot)| Some((Sequence(base + index as u64), slot.as_ref()?)));
+        old.chain(young)
     }
 
     /// The number that the next message will get.
@@ -154,6 +194,7 @@ mod tests {
             message: Message::from_parts(b"\0\0", b"\0\0", &body.to_be_bytes()),
             state: State::Ready,
             redelivered: false,
+            place: None,
         }
     }
 

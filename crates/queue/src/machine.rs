@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::cold::{Chunk, Cold, Release};
 use crate::consumers::Consumers;
-use crate::live::{Live, Slot, State};
+use crate::live::{Live, Place, Slot, State};
 use crate::{
     ConsumerId, ConsumerSpec, Counts, Delivery, Effect, GetReply, Intervals, Message, Outcome, QueueId, Sequence,
 };
@@ -15,6 +16,26 @@ pub struct Settings {
     pub auto_delete: bool,
     /// Only one consumer at a time gets messages; the next one takes over when it goes.
     pub single_active_consumer: bool,
+    /// Messages leave only by [`Machine::remove`], after the removal is in the log; what is to be removed is in the journal.
+    pub durable: bool,
+}
+
+/// What a durable queue wants in its log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Journal {
+    /// Messages that are settled: to be removed.
+    pub removed: Intervals,
+    /// Everything below was handed out; `None`: nothing new was since the last time.
+    pub delivered_up_to: Option<Sequence>,
+}
+
+/// A message that was brought back from disk, and where it lies there.
+#[derive(Clone, Debug)]
+pub struct Paged {
+    /// The message.
+    pub message: Message,
+    /// Its place.
+    pub place: Place,
 }
 
 /// Decides, at the moment of delivery, whether a consumer's connection can take one more message. This is how a slow reader
@@ -22,6 +43,12 @@ pub struct Settings {
 pub trait Admission {
     /// Whether `consumer` may be given a message of `bytes`. After a `false` the consumer gets nothing until it is resumed.
     fn admit(&mut self, consumer: ConsumerId, bytes: usize) -> bool;
+
+    /// Reads a chunk of a durable queue back from disk: all messages that its entry brought for the queue, in order; `None`
+    /// stands for one that is lost. Queues in memory have no chunks.
+    fn read_chunk(&mut self, _queue: QueueId, _chunk: &Chunk) -> Vec<Option<Paged>> {
+        Vec::new()
+    }
 }
 
 /// Why a consumer cannot be attached: another one, or this one, wants the queue for itself.
@@ -33,7 +60,8 @@ pub struct AttachRefused;
 /// Invariants:
 /// - every message at or above `cursor` is `Ready`;
 /// - `returned` holds exactly the `Ready` messages below `cursor`;
-/// - `ready` and `unacked` count the `Ready` and the `Out` messages.
+/// - `ready` and `unacked` count the `Ready` and the `Out` messages in memory;
+/// - what is cold follows what is in memory and was not handed out since the node started; below `purged_up_to` it is settled.
 #[derive(Debug)]
 pub struct Machine {
     id: QueueId,
@@ -44,6 +72,14 @@ pub struct Machine {
     ready: u64,
     unacked: u64,
     consumers: Consumers,
+    cold: Cold,
+    /// Cold messages below this were purged and wait for their removal.
+    purged_up_to: u64,
+    /// Everything below was handed out before the node started: redelivered.
+    delivered_up_to: Sequence,
+    journal: Journal,
+    /// The log entry that brought the last message, and how many it brought so far.
+    last_entry: (u64, u32, u32),
 }
 
 impl Machine {
@@ -60,7 +96,36 @@ impl Machine {
             ready: 0,
             unacked: 0,
             consumers,
+            cold: Cold::default(),
+            purged_up_to: 0,
+            delivered_up_to: Sequence(0),
+            journal: Journal::default(),
+            last_entry: (0, 0, 0),
         }
+    }
+
+    /// A durable queue as a snapshot has it: `next` is the number of its next message unless `chunks` end later.
+    #[must_use]
+    pub fn restore(
+        id: QueueId,
+        settings: Settings,
+        next: Sequence,
+        handed_out_up_to: Sequence,
+        chunks: Vec<Chunk>,
+        removed: &[(u64, u64)],
+    ) -> Self {
+        let mut machine = Self::new(id, settings);
+        let first = chunks.first().map_or(next.0, |chunk| chunk.first);
+        machine.live.advance_to(Sequence(first));
+        machine.cursor = Sequence(first);
+        machine.delivered_up_to = handed_out_up_to;
+        for chunk in chunks {
+            machine.cold.push_after_gap(chunk);
+        }
+        for &(first, last) in removed {
+            machine.cold.remove(first, last);
+        }
+        machine
     }
 
     /// How it behaves.
@@ -73,7 +138,7 @@ impl Machine {
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
-            ready: self.ready,
+            ready: self.ready + self.cold_ready(),
             unacked: self.unacked,
             consumers: u32::try_from(self.consumers.len()).unwrap_or(u32::MAX),
         }
@@ -82,26 +147,94 @@ impl Machine {
     /// Whether there is something to deliver and somebody who can take it.
     #[must_use]
     pub fn can_deliver(&self) -> bool {
-        self.ready > 0 && self.consumers.next().is_some()
+        self.ready + self.cold_ready() > 0 && self.consumers.next().is_some()
+    }
+
+    /// Whether a message that comes now would be delivered at once: then it need not go to disk only, whatever the budget says.
+    #[must_use]
+    pub fn is_hungry(&self) -> bool {
+        self.ready == 0 && self.cold.is_empty() && self.consumers.next().is_some()
+    }
+
+    /// The chunk that must be brought back before anything can be delivered or got.
+    #[must_use]
+    pub fn wanted_chunk(&self) -> Option<Chunk> {
+        if self.ready > 0 || self.cold_ready() == 0 { None } else { self.cold.front().copied() }
+    }
+
+    fn cold_ready(&self) -> u64 {
+        let purged = self.cold.front().is_some_and(|chunk| chunk.first < self.purged_up_to);
+        if purged { 0 } else { self.cold.live() }
     }
 
     // ---- replicated state -------------------------------------------------------------------------------------------
 
-    /// Puts a message at the end.
-    pub fn enqueue(&mut self, message: Message) -> Sequence {
+    /// Puts a message at the end. While there is a cold part that is not possible: see [`Machine::enqueue_cold`].
+    pub fn enqueue(&mut self, message: Message, place: Option<Place>) -> Sequence {
+        debug_assert!(self.cold.is_empty(), "what is in memory comes before what is cold");
         self.ready += 1;
-        self.live.push(Slot { message, state: State::Ready, redelivered: false })
+        self.live.push(Slot { message, state: State::Ready, redelivered: false, place })
     }
 
-    /// Takes messages out, whatever their state.
-    pub fn remove(&mut self, sequences: &Intervals) {
-        for sequence in sequences.iter() {
-            self.remove_one(sequence);
+    /// Whether new messages go behind a cold part.
+    #[must_use]
+    pub fn is_cold(&self) -> bool {
+        !self.cold.is_empty()
+    }
+
+    /// Puts a message at the end that is on disk only; `skip` is how many its entry brought before. `first` of the chunk is set here.
+    pub fn enqueue_cold(&mut self, chunk: Chunk, skip: u32) {
+        let first = self.cold.end().unwrap_or(self.live.next_sequence().0);
+        self.cold.push(Chunk { first, skip, ..chunk });
+    }
+
+    /// The entry at this place brings a message. Answers how many it brought before.
+    pub fn count_in_entry(&mut self, file: u64, offset: u32) -> u32 {
+        let (last_file, last_offset, count) = self.last_entry;
+        let before = if (last_file, last_offset) == (file, offset) { count } else { 0 };
+        self.last_entry = (file, offset, before + 1);
+        before
+    }
+
+    /// The number that the next message will get.
+    #[must_use]
+    pub fn next_sequence(&self) -> Sequence {
+        self.cold.end().map_or(self.live.next_sequence(), Sequence)
+    }
+
+    /// Takes messages out, whatever their state, and says which bytes on disk are needed no more. Answers how many bytes of
+    /// memory they had.
+    pub fn remove(&mut self, sequences: &Intervals, releases: &mut Vec<Release>) -> u64 {
+        let mut bytes = 0;
+        for &(first, last) in sequences.runs() {
+            let cold_from = self.live.next_sequence().0;
+            for sequence in first..=last.min(cold_from.saturating_sub(1)) {
+                bytes += self.remove_one(Sequence(sequence), releases);
+            }
+            if last >= cold_from {
+                self.cold.remove(first.max(cold_from), last);
+            }
+        }
+        self.drop_dead_chunks(releases);
+        bytes
+    }
+
+    fn drop_dead_chunks(&mut self, releases: &mut Vec<Release>) {
+        if self.cold.is_empty() {
+            return;
+        }
+        if let Some(end) = self.cold.drop_dead_front(releases) {
+            self.live.advance_to(Sequence(end));
+            self.cursor = self.cursor.max(self.live.next_sequence());
         }
     }
 
-    fn remove_one(&mut self, sequence: Sequence) {
-        let Some(slot) = self.live.remove(sequence) else { return };
+    fn remove_one(&mut self, sequence: Sequence, releases: &mut Vec<Release>) -> u64 {
+        let Some(slot) = self.live.remove(sequence) else { return 0 };
+        let bytes = slot.message.len() as u64;
+        if let Some(place) = slot.place {
+            releases.push(Release { file: place.file, bytes });
+        }
         match slot.state {
             State::Ready => {
                 self.ready -= 1;
@@ -115,6 +248,86 @@ impl Machine {
             }
             State::Settled => {}
         }
+        bytes
+    }
+
+    /// The queue is deleted: says what it needs no more, and how many bytes of memory it had.
+    pub fn forget_all(&mut self, releases: &mut Vec<Release>) -> u64 {
+        let mut bytes = 0;
+        for (_, slot) in self.live.iter() {
+            bytes += slot.message.len() as u64;
+            releases.extend(slot.place.map(|place| Release { file: place.file, bytes: slot.message.len() as u64 }));
+        }
+        releases.extend(self.cold.chunks().map(|chunk| Release { file: chunk.file, bytes: u64::from(chunk.bytes) }));
+        bytes
+    }
+
+    /// Brings the first chunk back. `messages` are all that the entry has for this queue, in order; `None` stands for one that could
+    /// not be read and is lost. Answers how many bytes of memory they take.
+    pub fn page_in(&mut self, messages: Vec<Option<Paged>>, releases: &mut Vec<Release>) -> u64 {
+        let Some((chunk, removed)) = self.cold.pop_front() else { return 0 };
+        let mut bytes = 0;
+        let mut messages = messages.into_iter();
+        self.live.advance_to(Sequence(chunk.first));
+        if self.ready == 0 && self.returned.is_empty() {
+            self.cursor = self.cursor.max(self.live.next_sequence());
+        }
+        for sequence in chunk.first..chunk.first + u64::from(chunk.count) {
+            debug_assert_eq!(self.live.next_sequence().0, sequence, "what is cold follows what is in memory");
+            match messages.next().flatten() {
+                Some(Paged { message, place }) if !removed.contains(sequence) => {
+                    bytes += message.len() as u64;
+                    self.ready += 1;
+                    let redelivered = Sequence(sequence) < self.delivered_up_to;
+                    self.live.push(Slot { message, state: State::Ready, redelivered, place: Some(place) });
+                }
+                Some(Paged { message, place }) => {
+                    releases.push(Release { file: place.file, bytes: message.len() as u64 });
+                    self.live.push_hole();
+                }
+                None => self.live.push_hole(),
+            }
+        }
+        bytes
+    }
+
+    /// Everything below was handed out before the node started.
+    pub fn set_delivered_up_to(&mut self, sequence: Sequence) {
+        self.delivered_up_to = self.delivered_up_to.max(sequence);
+    }
+
+    /// What is to be written to the log since the last call.
+    pub fn take_journal(&mut self) -> Journal {
+        std::mem::take(&mut self.journal)
+    }
+
+    /// A message in memory, its place and whether it was handed out before: for snapshots and moves.
+    pub fn messages(&self) -> impl Iterator<Item = (Sequence, &Message, Option<Place>)> {
+        self.live.iter().map(|(sequence, slot)| (sequence, &slot.message, slot.place))
+    }
+
+    /// The cold part: for snapshots and moves.
+    pub fn cold_chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.cold.chunks()
+    }
+
+    /// Runs of numbers of the cold part that are removed.
+    pub fn cold_removed(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.cold.removed().runs()
+    }
+
+    /// Everything below was handed out, now or before the node started.
+    #[must_use]
+    pub fn handed_out_up_to(&self) -> Sequence {
+        self.cursor.max(self.delivered_up_to)
+    }
+
+    /// A message lies elsewhere now. Answers its old place.
+    pub fn moved(&mut self, sequence: Sequence, to: Place) -> Option<Release> {
+        let slot = self.live.get_mut(sequence)?;
+        let bytes = slot.message.len() as u64;
+        let old = slot.place.replace(to)?;
+        Some(Release { file: old.file, bytes })
     }
 
     // ---- leader-local state -----------------------------------------------------------------------------------------
@@ -134,6 +347,9 @@ impl Machine {
                 Outcome::Ack | Outcome::Discard => {
                     slot.state = State::Settled;
                     settled.push(sequence);
+                    if self.settings.durable {
+                        self.journal.removed.push(sequence);
+                    }
                 }
                 Outcome::Requeue => {
                     slot.state = State::Ready;
@@ -205,17 +421,30 @@ impl Machine {
     pub fn get(&mut self, holder: ConsumerId, no_ack: bool) -> Option<GetReply> {
         let sequence = self.next_ready()?;
         let (message, redelivered) = self.hand_out(sequence, holder, no_ack);
-        Some(GetReply { queue: self.id, sequence, redelivered, message, remaining: self.ready })
+        Some(GetReply { queue: self.id, sequence, redelivered, message, remaining: self.counts().ready })
     }
 
-    /// The ready messages, to be removed: what a purge drops.
-    #[must_use]
-    pub fn ready_sequences(&self) -> Intervals {
-        let mut sequences: Intervals = self.returned.iter().copied().collect();
+    /// Settles all ready messages, and answers which: they are to be removed.
+    pub fn purge(&mut self) -> Intervals {
+        let mut sequences: Intervals = std::mem::take(&mut self.returned).into_iter().collect();
         let mut from = self.cursor;
         while let Some(sequence) = self.live.next_at(from) {
             sequences.push(sequence);
             from = Sequence(sequence.0 + 1);
+        }
+        for sequence in sequences.iter() {
+            self.live.get_mut(sequence).expect("ready messages are live").state = State::Settled;
+        }
+        self.cursor = self.cursor.max(self.live.next_sequence());
+        self.ready = 0;
+        if let (Some(front), Some(end)) = (self.cold.front(), self.cold.end()) {
+            if front.first >= self.purged_up_to {
+                sequences.push_run(front.first, end - 1);
+            }
+            self.purged_up_to = end;
+        }
+        if self.settings.durable {
+            sequences.runs().iter().for_each(|&(first, last)| self.journal.removed.push_run(first, last));
         }
         sequences
     }
@@ -228,7 +457,7 @@ impl Machine {
                 break;
             }
             let Some(slot) = self.consumers.next() else { break };
-            let sequence = self.next_ready().expect("a ready message was counted");
+            let Some(sequence) = self.next_ready() else { break };
             let consumer = self.consumers.get(slot);
             let (id, no_ack) = (consumer.id, consumer.spec.no_ack);
             let bytes = self.live.get_mut(sequence).expect("ready messages are live").message.len();
@@ -258,14 +487,22 @@ impl Machine {
             self.cursor = Sequence(sequence.0 + 1);
         }
         self.ready -= 1;
-        if no_ack {
+        if no_ack && !self.settings.durable {
             let slot = self.live.remove(sequence).expect("ready messages are live");
             return (slot.message, slot.redelivered);
         }
-        self.unacked += 1;
         let slot = self.live.get_mut(sequence).expect("ready messages are live");
         debug_assert_eq!(slot.state, State::Ready, "only ready messages are handed out");
-        slot.state = State::Out(to);
+        if no_ack {
+            slot.state = State::Settled;
+            self.journal.removed.push(sequence);
+        } else {
+            self.unacked += 1;
+            slot.state = State::Out(to);
+            if self.settings.durable {
+                self.journal.delivered_up_to = Some(self.cursor);
+            }
+        }
         (slot.message.clone(), slot.redelivered)
     }
 }

@@ -158,6 +158,8 @@ pub struct Batch {
     pub connection: u64,
     /// Counts up by one for each batch of the connection.
     pub number: u64,
+    /// Somebody waits for its end: settlements in it are to be on disk by then.
+    pub urgent: bool,
     /// What is asked, in order.
     pub ops: Vec<Op>,
     /// What [`MessageRef`]s point into.

@@ -46,7 +46,11 @@ impl Story {
     fn run_with(&mut self, ops: Vec<Op>, buffers: Vec<Bytes>) -> Vec<Effect> {
         self.number += 1;
         let mut effects = Vec::new();
-        self.shard.apply(Batch { connection: 1, number: self.number, ops, buffers }, &mut self.gate, &mut effects);
+        self.shard.apply(
+            Batch { connection: 1, number: self.number, urgent: false, ops, buffers },
+            &mut self.gate,
+            &mut effects,
+        );
         self.shard.deliver(&mut self.gate, &mut effects);
         effects.retain(|effect| !matches!(effect, Effect::BatchDone { .. }));
         effects

@@ -121,7 +121,8 @@ impl StorageError {
         }
     }
 
-    pub(crate) fn damaged(file: impl Into<PathBuf>, offset: u64, lost: impl Into<String>) -> StorageError {
+    /// Synced bytes that are gone or changed.
+    pub fn damaged(file: impl Into<PathBuf>, offset: u64, lost: impl Into<String>) -> StorageError {
         StorageError::Damaged(Arc::new(Damage { file: file.into(), offset, lost: lost.into() }))
     }
 

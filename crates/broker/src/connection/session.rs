@@ -296,7 +296,9 @@ impl Session {
         self.spill_open_record();
         let turn = self.turns.current();
         let mut batches = Vec::new();
-        self.staging.flush(&self.broker, &self.handle, |sent| batches.push((sent.shard, sent.number, sent.bytes)));
+        self.staging.flush(&self.broker, &self.handle, self.committing, |sent| {
+            batches.push((sent.shard, sent.number, sent.bytes));
+        });
         let mut waiting = Vec::new();
         for channel in self.confirming.drain(..) {
             if let Some(open) = self.channels.get_mut(&channel)

@@ -11,9 +11,10 @@ use queue::{Batch, ConsumerId, Enqueue, Intervals, MessageRef, Op, Outcome, Queu
 use super::pool;
 use crate::broker::Broker;
 use crate::budget::MessageMemory;
+use crate::durable::entry;
 use crate::shard::ShardInput;
 
-/// A turn's buffer with less than this in it is copied to its exact size, so that a few small messages do not pin a large buffer.
+/// A turn's buffer with less than this in it is not handed over but copied.
 const HAND_OVER_BYTES: usize = 32 * 1024;
 /// A message this large gets a buffer of its own when it is complete.
 pub(crate) const OWN_BUFFER_BYTES: usize = 16 * 1024;
@@ -190,8 +191,19 @@ impl Staging {
         }
     }
 
-    /// Hands everything over, and tells of each batch that went.
-    pub(crate) fn flush(&mut self, broker: &Broker, handle: &Arc<super::ConnectionHandle>, mut sent: impl FnMut(Sent)) {
+    /// Hands everything over, and tells of each batch that went. `urgent`: somebody waits for what is settled in it.
+    pub(crate) fn flush(
+        &mut self,
+        broker: &Broker,
+        handle: &Arc<super::ConnectionHandle>,
+        urgent: bool,
+        mut sent: impl FnMut(Sent),
+    ) {
+        // With one shard the turn's buffer can go as it is; else the local shards share it, and a durable shard gets a copy of its
+        // part, because its batch is what goes to the log.
+        let busy = |stage: &&Stage| !stage.ops.is_empty();
+        let sole = self.stages.iter().filter(busy).count() == 1;
+        let durable = self.stages.iter().skip(broker.local_shard_count() as usize).any(|stage| busy(&stage));
         let mut shared: Option<Bytes> = None;
         for shard in 0..self.stages.len() {
             if self.stages[shard].ops.is_empty() {
@@ -199,18 +211,31 @@ impl Staging {
             }
             let index = u32::try_from(shard).expect("a handful of shards");
             self.register(index, broker, handle);
-            let data = shared.get_or_insert_with(|| freeze(&mut self.data, broker.memory())).clone();
             let stage = &mut self.stages[shard];
-            let bytes = data.len() + stage.own_bytes + stage.ops.len() * OP_BYTES;
-            let mut buffers = Vec::with_capacity(1 + stage.own.len());
-            buffers.push(data);
-            buffers.append(&mut stage.own);
-            stage.own_bytes = 0;
             let ops = std::mem::take(&mut stage.ops);
-            let batch = Batch { connection: self.connection, number: self.next_number, ops, buffers };
-            sent(Sent { shard: index, number: self.next_number, bytes });
-            self.next_number += 1;
-            broker.shard(index).send(ShardInput::Batch(batch));
+            let own = std::mem::take(&mut stage.own);
+            let own_bytes = std::mem::take(&mut stage.own_bytes);
+            let mut send = |number: &mut u64, ops: Vec<Op>, buffers: Vec<Bytes>, bytes: usize| {
+                let bytes = bytes + ops.len() * OP_BYTES;
+                let batch = Batch { connection: self.connection, number: *number, urgent, ops, buffers };
+                sent(Sent { shard: index, number: *number, bytes });
+                *number += 1;
+                broker.shard(index).send(ShardInput::Batch(batch));
+            };
+            if broker.is_durable(index) {
+                let turn = if sole && own.is_empty() { Turn::Whole(&mut self.data) } else { Turn::Part(&self.data) };
+                for entry in durable_entries(ops, turn, &own) {
+                    let bytes = entry.payload.len();
+                    let buffers =
+                        if entry.payload.is_empty() { Vec::new() } else { vec![hold(entry.payload, broker.memory())] };
+                    send(&mut self.next_number, entry.ops, buffers, bytes);
+                }
+                continue;
+            }
+            let data = shared.get_or_insert_with(|| freeze(&mut self.data, durable, broker.memory())).clone();
+            let bytes = data.len() + own_bytes;
+            let buffers = std::iter::once(data).chain(own).collect();
+            send(&mut self.next_number, ops, buffers, bytes);
         }
         if self.data.capacity() > 0 {
             pool::put_stage(std::mem::take(&mut self.data));
@@ -228,13 +253,83 @@ impl Staging {
     }
 }
 
-/// Makes the turn's buffer shareable; what is left in its place is empty.
-fn freeze(data: &mut Vec<u8>, memory: &Arc<MessageMemory>) -> Bytes {
+/// Makes the turn's buffer shareable: as it is, or (`keep`, or it is mostly empty) as a copy of its exact size, so that a few small
+/// messages do not pin a large buffer.
+fn freeze(data: &mut Vec<u8>, keep: bool, memory: &Arc<MessageMemory>) -> Bytes {
     if data.is_empty() {
         Bytes::new()
-    } else if data.len() < HAND_OVER_BYTES {
-        memory.hold(data.as_slice().to_vec())
+    } else if keep || data.len() < HAND_OVER_BYTES {
+        memory.hold(data.to_vec())
     } else {
         memory.hold(std::mem::take(data))
     }
+}
+
+/// Makes a buffer shareable, in a buffer of its size if it wastes much.
+fn hold(mut buffer: Vec<u8>, memory: &Arc<MessageMemory>) -> Bytes {
+    if buffer.len() * 2 < buffer.capacity() {
+        buffer.shrink_to_fit();
+    }
+    memory.hold(buffer)
+}
+
+/// The turn's buffer, for a durable shard.
+enum Turn<'a> {
+    /// All of it is for this shard: it can be taken.
+    Whole(&'a mut Vec<u8>),
+    /// It is shared with others.
+    Part(&'a [u8]),
+}
+
+/// A batch for a durable shard: its payload is what goes to the log.
+struct DurableEntry {
+    ops: Vec<Op>,
+    payload: Vec<u8>,
+}
+
+/// Cuts ops into batches whose messages make log entries of a bounded size.
+fn durable_entries(ops: Vec<Op>, turn: Turn<'_>, own: &[Bytes]) -> Vec<DurableEntry> {
+    let messages = ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
+    let data = match turn {
+        Turn::Whole(data) if messages => {
+            // The messages lie already as they are to be logged.
+            let mut payload = std::mem::take(data);
+            entry::ops_of(&ops).finish(&mut payload);
+            return vec![DurableEntry { ops, payload }];
+        }
+        Turn::Whole(data) => &*data,
+        Turn::Part(data) => data,
+    };
+    let mut entries = Vec::new();
+    let mut current = DurableEntry { ops: Vec::new(), payload: Vec::new() };
+    let close = |entry: &mut DurableEntry, entries: &mut Vec<DurableEntry>| {
+        if entry.ops.is_empty() {
+            return;
+        }
+        let mut entry = std::mem::replace(entry, DurableEntry { ops: Vec::new(), payload: Vec::new() });
+        let logged = entry::ops_of(&entry.ops);
+        if !logged.is_empty() {
+            logged.finish(&mut entry.payload);
+        }
+        entries.push(entry);
+    };
+    for mut op in ops {
+        if let Op::Enqueue(enqueue) = &mut op {
+            let message = &mut enqueue.message;
+            let range = message.start as usize..(message.start + message.len) as usize;
+            let bytes = match message.buffer.checked_sub(1) {
+                None => &data[range],
+                Some(buffer) => &own[buffer as usize][range],
+            };
+            if !current.payload.is_empty() && current.payload.len() + bytes.len() > entry::ENTRY_BYTES {
+                close(&mut current, &mut entries);
+            }
+            message.buffer = 0;
+            message.start = u32::try_from(current.payload.len()).expect("entries are smaller than 4 GiB");
+            current.payload.extend_from_slice(bytes);
+        }
+        current.ops.push(op);
+    }
+    close(&mut current, &mut entries);
+    entries
 }

@@ -172,7 +172,11 @@ pub struct QueueRecord {
 impl QueueRecord {
     /// What the queue itself needs to know.
     pub(crate) fn machine_settings(&self) -> Settings {
-        Settings { auto_delete: self.auto_delete, single_active_consumer: self.settings.single_active_consumer }
+        Settings {
+            auto_delete: self.auto_delete,
+            single_active_consumer: self.settings.single_active_consumer,
+            durable: self.durable,
+        }
     }
 }
 

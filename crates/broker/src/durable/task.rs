@@ -1,0 +1,458 @@
+//! The task that owns the queues of a durable shard, and its line of entries that wait for the disk.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Op, Place, QueueId, Shard};
+use rustc_hash::FxHashMap;
+use storage::{
+    Admission as LogAdmission, Entry, FileKind, GroupId, Index, Location, Log, Operation, Placed, StorageError,
+    Submission, Term, Ticket,
+};
+
+use super::entry::Ops;
+use super::recovery::Recovered;
+use super::snapshot;
+use crate::broker::Broker;
+use crate::mailbox::Mailbox;
+use crate::peers::Peers;
+use crate::shard::ShardInput;
+use crate::store::{GroupListener, shard_group};
+
+/// The term of a group with one voter.
+const TERM: Term = Term(1);
+/// A snapshot is due when this much was logged since the last one, and four times its size: replaying the log after a
+/// crash takes well under a second, and snapshots cost little beside what they let go.
+const SNAPSHOT_AFTER_BYTES: u64 = 128 * 1024 * 1024;
+const SNAPSHOT_AFTER_SIZES: u64 = 4;
+/// While the log takes nothing for want of space, it is asked again so often.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What waits for the disk, in the order in which it takes effect.
+#[derive(Debug)]
+struct Waiting {
+    /// `None`: it waits only for what is before it.
+    submitted: Option<Submitted>,
+    work: Work,
+}
+
+/// A submission that is not reported yet.
+#[derive(Debug)]
+struct Submitted {
+    ticket: u64,
+    index: u64,
+    payload: Bytes,
+    /// It frees space: a removal.
+    critical: bool,
+    lazy: bool,
+    /// Where the entry lies, once it is written.
+    location: Option<Location>,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// Ops of a connection.
+    Batch(Batch),
+    /// Removals, and the batches that are done with them.
+    Removals { removals: Vec<(QueueId, Intervals)>, done: Vec<(u64, u64)> },
+}
+
+/// The task.
+pub(crate) struct DurableShardTask {
+    broker: Arc<Broker>,
+    /// Among all shards of the node.
+    index: u32,
+    /// Among the durable ones.
+    durable_shard: u32,
+    group: GroupId,
+    inbox: Arc<Mailbox<ShardInput>>,
+    log: Log,
+    shard: Shard,
+    peers: Peers,
+    effects: Vec<Effect>,
+    waiting: VecDeque<Waiting>,
+    /// Batches in the line, by connection: later ones of the same connection must not overtake them.
+    waiting_of: FxHashMap<u64, u32>,
+    /// Batches that are done when this turn's removals are.
+    done_with_removals: Vec<(u64, u64)>,
+    next_index: u64,
+    next_ticket: u64,
+    applied: u64,
+    /// The log refused for want of space: from the first refused submission on, all are to be submitted again.
+    refused: bool,
+    bytes_since_snapshot: u64,
+    snapshot_bytes: u64,
+    snapshot_under_way: bool,
+}
+
+/// Puts what the log's writer reports into the shard's inbox.
+struct Listener(Arc<Mailbox<ShardInput>>);
+
+impl GroupListener for Listener {
+    fn written(&self, up_to: Ticket, placed: &[Placed]) {
+        self.0.send(ShardInput::Written { up_to: up_to.0, placed: placed.to_vec() });
+    }
+
+    fn failed(&self, ticket: Ticket, error: &StorageError) {
+        self.0.send(ShardInput::Failed { ticket: ticket.0, error: error.clone() });
+    }
+}
+
+impl DurableShardTask {
+    pub(crate) fn new(broker: Arc<Broker>, durable_shard: u32, recovered: Recovered) -> Self {
+        let index = broker.durable_shard(durable_shard);
+        let inbox = broker.shard_inbox(index as usize);
+        let log = broker.store().log().clone();
+        let group = shard_group(durable_shard);
+        broker.store().listen(group, Arc::new(Listener(Arc::clone(&inbox))));
+        Self {
+            peers: Peers::new(Some(log.clone())),
+            broker,
+            index,
+            durable_shard,
+            group,
+            inbox,
+            log,
+            shard: recovered.shard,
+            effects: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_of: FxHashMap::default(),
+            done_with_removals: Vec::new(),
+            next_index: recovered.last + 1,
+            next_ticket: 1,
+            applied: recovered.last,
+            refused: false,
+            bytes_since_snapshot: recovered.bytes_since_snapshot,
+            snapshot_bytes: 0,
+            snapshot_under_way: false,
+        }
+    }
+
+    /// Runs for as long as the node does.
+    pub(crate) async fn run(mut self) {
+        let mut inputs = Vec::new();
+        loop {
+            poll_fn(|context| self.inbox.poll_take(context, &mut inputs)).await;
+            self.turn(&mut inputs);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn turn(&mut self, inputs: &mut Vec<ShardInput>) {
+        for input in inputs.drain(..) {
+            match input {
+                ShardInput::Batch(batch) => self.take(batch),
+                ShardInput::Ops(ops) => {
+                    for op in ops {
+                        self.shard.execute(0, op, &mut self.peers, &mut self.effects);
+                    }
+                }
+                ShardInput::Written { up_to, placed } => self.written(up_to, &placed),
+                ShardInput::Failed { ticket, error } => self.failed(ticket, &error),
+                ShardInput::Retry => self.retry(),
+                ShardInput::MakeSnapshot => self.make_snapshot(),
+                ShardInput::SnapshotStored { applied } => self.snapshot_stored(applied),
+                ShardInput::Register(handle) => self.peers.register(handle),
+                ShardInput::Unregister(connection) => {
+                    self.dispatch();
+                    self.peers.unregister(connection);
+                }
+                ShardInput::Lost(connection) => {
+                    self.shard.forget_connection(connection, &mut self.effects);
+                    self.dispatch();
+                    self.peers.unregister(connection);
+                }
+                ShardInput::Limit(consumer, limiter) => self.peers.limit(consumer, limiter),
+            }
+        }
+        self.shard.deliver(&mut self.peers, &mut self.effects);
+        self.log_journals();
+        self.settle_accounts();
+        self.dispatch();
+        if self.bytes_since_snapshot > SNAPSHOT_AFTER_BYTES.max(self.snapshot_bytes * SNAPSHOT_AFTER_SIZES) {
+            self.make_snapshot();
+        }
+    }
+
+    fn dispatch(&mut self) {
+        self.peers.dispatch(&self.broker, self.index, &mut self.effects);
+    }
+
+    // ---- batches ----------------------------------------------------------------------------------------------------
+
+    /// Settlements count at once; the rest of a batch waits for its messages to be on disk, and for what its connection sent
+    /// before.
+    fn take(&mut self, mut batch: Batch) {
+        let mut settled = false;
+        batch.ops.retain_mut(|op| match op {
+            Op::Settle { queue, consumer, outcome, sequences } => {
+                self.shard.settle(*queue, *consumer, sequences, *outcome);
+                settled = true;
+                false
+            }
+            _ => true,
+        });
+        let waits_for_removals = settled && batch.urgent;
+        let has_messages = batch.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
+        if waits_for_removals {
+            self.done_with_removals.push((batch.connection, batch.number));
+        }
+        if has_messages {
+            let payload = batch.buffers[0].clone();
+            let submitted = self.submit(payload, false, false);
+            self.wait(Waiting { submitted: Some(submitted), work: Work::Batch(batch) }, waits_for_removals);
+        } else if self.waiting_of.contains_key(&batch.connection) {
+            self.wait(Waiting { submitted: None, work: Work::Batch(batch) }, waits_for_removals);
+        } else {
+            self.carry_out(batch, None, waits_for_removals);
+        }
+    }
+
+    fn wait(&mut self, mut waiting: Waiting, done_elsewhere: bool) {
+        if let Work::Batch(batch) = &mut waiting.work {
+            *self.waiting_of.entry(batch.connection).or_default() += 1;
+            // Its end is reported with the removals, which come later in the line.
+            batch.urgent = done_elsewhere;
+        }
+        self.waiting.push_back(waiting);
+    }
+
+    /// Ops whose time has come.
+    fn carry_out(&mut self, batch: Batch, location: Option<Location>, done_elsewhere: bool) {
+        let Batch { connection, number, ops, buffers, .. } = batch;
+        let mut retained = 0;
+        for op in ops {
+            match op {
+                Op::Enqueue(enqueue) => {
+                    let location = location.expect("a batch with messages was written");
+                    let message = enqueue.message.resolve(&buffers).expect("a message lies in its batch's buffers");
+                    let file = location.file.to_raw();
+                    let place = Place { file, offset: location.offset + enqueue.message.start };
+                    let chunk = Chunk {
+                        kind: ChunkKind::Entry,
+                        first: 0,
+                        skip: 0,
+                        count: 1,
+                        bytes: enqueue.message.len,
+                        file,
+                        offset: location.offset,
+                        length: location.length,
+                    };
+                    let hot = self.broker.has_room_for_bodies();
+                    let targets = enqueue.targets.as_slice();
+                    let taken = self.shard.enqueue_logged(targets, &message, place, chunk, hot);
+                    retained += taken * u64::from(enqueue.message.len);
+                }
+                other => self.shard.execute(connection, other, &mut self.peers, &mut self.effects),
+            }
+        }
+        if retained > 0
+            && let Some(FileKind::Log(file)) = location.map(|location| location.file.kind())
+        {
+            self.log.retain(file, retained);
+        }
+        if !done_elsewhere {
+            self.effects.push(Effect::BatchDone { connection, number });
+        }
+    }
+
+    // ---- the log ----------------------------------------------------------------------------------------------------
+
+    /// Hands an entry to the log's writer.
+    fn submit(&mut self, payload: Bytes, critical: bool, lazy: bool) -> Submitted {
+        let submitted =
+            Submitted { ticket: self.next_ticket, index: self.next_index, payload, critical, lazy, location: None };
+        self.next_ticket += 1;
+        self.next_index += 1;
+        self.bytes_since_snapshot += submitted.payload.len() as u64;
+        if !self.refused {
+            self.log.submit(submission(self.group, &submitted));
+        }
+        submitted
+    }
+
+    /// What consumers settled and were handed since the last time, as one entry. It hurries only if somebody waits for it.
+    fn log_journals(&mut self) {
+        let mut ops = Ops::new();
+        let mut removals = Vec::new();
+        self.shard.take_journals(|queue, journal| {
+            if !journal.removed.is_empty() {
+                ops.remove(queue, &journal.removed);
+                removals.push((queue, journal.removed));
+            }
+            if let Some(up_to) = journal.delivered_up_to {
+                ops.delivered(queue, up_to);
+            }
+        });
+        let done = std::mem::take(&mut self.done_with_removals);
+        if ops.is_empty() {
+            // Nothing came of the settlements (they were stale, or requeued): no need to wait.
+            self.effects.extend(done.into_iter().map(|(connection, number)| Effect::BatchDone { connection, number }));
+            return;
+        }
+        let mut payload = Vec::new();
+        ops.finish(&mut payload);
+        let lazy = done.is_empty();
+        let submitted = self.submit(Bytes::from(payload), true, lazy);
+        self.waiting.push_back(Waiting { submitted: Some(submitted), work: Work::Removals { removals, done } });
+    }
+
+    /// Applies what is on disk by now, in order.
+    fn written(&mut self, up_to: u64, placed: &[Placed]) {
+        let mut placed = placed.iter();
+        for waiting in &mut self.waiting {
+            let Some(submitted) = &mut waiting.submitted else { continue };
+            if submitted.ticket > up_to {
+                break;
+            }
+            if submitted.location.is_none() {
+                let entry = placed.next().expect("each submission has an entry");
+                assert_eq!(entry.index.0, submitted.index, "entries are reported in the order of submission");
+                submitted.location = Some(entry.location);
+            }
+        }
+        while let Some(front) = self.waiting.front() {
+            if front.submitted.as_ref().is_some_and(|submitted| submitted.location.is_none()) {
+                break;
+            }
+            let Waiting { submitted, work } = self.waiting.pop_front().expect("looked at above");
+            let location = submitted.as_ref().and_then(|submitted| submitted.location);
+            if let Some(submitted) = submitted {
+                self.applied = submitted.index;
+            }
+            match work {
+                Work::Batch(batch) => {
+                    let connection = batch.connection;
+                    let done_elsewhere = batch.urgent;
+                    self.carry_out(batch, location, done_elsewhere);
+                    self.one_less_waits(connection);
+                }
+                Work::Removals { removals, done } => {
+                    for (queue, sequences) in removals {
+                        self.shard.remove(queue, &sequences);
+                    }
+                    let done = done.into_iter().map(|(connection, number)| Effect::BatchDone { connection, number });
+                    self.effects.extend(done);
+                }
+            }
+        }
+    }
+
+    fn one_less_waits(&mut self, connection: u64) {
+        if let Some(count) = self.waiting_of.get_mut(&connection) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting_of.remove(&connection);
+            }
+        }
+    }
+
+    fn failed(&mut self, ticket: u64, error: &StorageError) {
+        if error.is_full() {
+            if !self.refused {
+                self.refused = true;
+                tracing::warn!(shard = self.durable_shard, %error, "no space for the log: publishes wait");
+                self.ask_again();
+            }
+        } else if !self.refused {
+            self.refused = true;
+            let shard = self.durable_shard;
+            tracing::error!(shard, ticket, %error, "the log takes no more: nothing durable is confirmed from now on");
+            self.broker.log_failed();
+        }
+    }
+
+    fn ask_again(&self) {
+        let inbox = Arc::clone(&self.inbox);
+        tokio::spawn(async move {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            inbox.send(ShardInput::Retry);
+        });
+    }
+
+    /// Submits again what was refused, if the log takes it now.
+    fn retry(&mut self) {
+        if !self.refused {
+            return;
+        }
+        match self.log.admission() {
+            LogAdmission::Stopped => {}
+            admission => {
+                let unwritten = self.waiting.iter().filter_map(|waiting| waiting.submitted.as_ref());
+                let mut unwritten = unwritten.filter(|submitted| submitted.location.is_none()).peekable();
+                // The line keeps its order: removals behind a message that does not fit wait with it.
+                let first_fits = unwritten.peek().is_none_or(|first| first.critical);
+                if admission == LogAdmission::Open || first_fits {
+                    self.refused = false;
+                    self.log.resume(self.group);
+                    for submitted in unwritten {
+                        self.log.submit(submission(self.group, submitted));
+                    }
+                } else {
+                    self.ask_again();
+                }
+            }
+        }
+    }
+
+    // ---- accounts and snapshots ---------------------------------------------------------------------------------------
+
+    fn settle_accounts(&mut self) {
+        for release in self.shard.take_releases() {
+            if let FileKind::Log(file) = storage::FileId::from_raw(release.file).kind() {
+                self.log.release(file, release.bytes);
+            }
+        }
+        let change = self.shard.take_memory_change();
+        self.broker.bodies.fetch_add(change.added, Ordering::Relaxed);
+        self.broker.bodies.fetch_sub(change.removed, Ordering::Relaxed);
+    }
+
+    fn make_snapshot(&mut self) {
+        if self.snapshot_under_way || self.refused {
+            return;
+        }
+        self.snapshot_under_way = true;
+        let applied = self.applied;
+        let bytes = snapshot::encode(&self.shard, applied);
+        self.snapshot_bytes = bytes.len() as u64;
+        self.bytes_since_snapshot = 0;
+        let (broker, inbox, durable_shard) = (Arc::clone(&self.broker), Arc::clone(&self.inbox), self.durable_shard);
+        tokio::task::spawn_blocking(move || {
+            let store = broker.store();
+            let stored = snapshot::store(&**store.fs(), store.dir(), durable_shard, &bytes);
+            if let Err(error) = &stored {
+                tracing::error!(shard = durable_shard, %error, "a snapshot could not be stored: the log keeps its entries");
+            }
+            inbox.send(ShardInput::SnapshotStored { applied: stored.is_ok().then_some(applied) });
+        });
+    }
+
+    fn snapshot_stored(&mut self, applied: Option<u64>) {
+        self.snapshot_under_way = false;
+        let Some(applied) = applied.filter(|&applied| applied > 0 && !self.refused) else { return };
+        self.log.submit(Submission {
+            group: self.group,
+            ticket: Ticket(self.next_ticket),
+            critical: true,
+            lazy: true,
+            operations: vec![Operation::CompactTo { index: Index(applied), term: TERM }],
+        });
+        self.next_ticket += 1;
+    }
+}
+
+fn submission(group: GroupId, submitted: &Submitted) -> Submission {
+    let payload = submitted.payload.clone();
+    Submission {
+        group,
+        ticket: Ticket(submitted.ticket),
+        critical: submitted.critical,
+        lazy: submitted.lazy,
+        operations: vec![Operation::Append(Entry { index: Index(submitted.index), term: TERM, tag: 0, payload })],
+    }
+}
