@@ -14,6 +14,7 @@ use crate::budget::MessageMemory;
 use crate::connection::{ConnectionHandle, DirectReplies, Event};
 use crate::durable::{self, DurableShardTask};
 use crate::mailbox::Mailbox;
+use crate::metadata::{self, Change, Metadata, RecoveredQueues};
 use crate::settings::Settings;
 use crate::shard::{ShardInput, ShardTask};
 use crate::store::Store;
@@ -39,6 +40,9 @@ pub enum StartError {
     /// The data directory cannot be used as it is.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The durable exchanges, queues and bindings cannot be recovered.
+    #[error(transparent)]
+    Metadata(#[from] metadata::RecoveryError),
     /// The first user cannot be made as configured.
     #[error("the default user: {0}")]
     FirstUser(#[from] crate::auth::AuthError),
@@ -58,6 +62,8 @@ pub struct Broker {
     shards: Vec<Arc<Mailbox<ShardInput>>>,
     local_shards: u32,
     store: Store,
+    metadata: Arc<Mailbox<metadata::Input>>,
+    recovered_queues: Mutex<RecoveredQueues>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
     direct_replies: Arc<DirectReplies>,
     memory: Arc<MessageMemory>,
@@ -81,10 +87,16 @@ impl Broker {
         let local_shards = u32::try_from(if settings.shards == 0 { cores } else { settings.shards }).unwrap_or(1);
         let shards = local_shards + settings.durable_shards;
         let (store, writer, _recovered) = Store::open(&settings.data_dir, LogOptions::default())?;
+        let metadata: Arc<Mailbox<metadata::Input>> = Arc::default();
+        let make_vhost = |name: &str| Arc::new(Vhost::new(name, Arc::clone(&metadata)));
         let mut vhosts = FxHashMap::default();
         for name in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
-            vhosts.insert(name.clone(), Arc::new(Vhost::new(name)));
+            vhosts.insert(name.clone(), make_vhost(name));
         }
+        let durable_shards = settings.durable_shards;
+        let (log, snapshots) = (store.log(), store.snapshots());
+        let recovered = metadata::recover(log, snapshots, &mut vhosts, &make_vhost, local_shards, durable_shards)?;
+        let recovered_queues = metadata::recovered_queues(&vhosts, local_shards, durable_shards);
         let access = Self::first_user(&settings)?;
         let broker = Arc::new(Self {
             access_version: AtomicU64::new(access.version()),
@@ -93,6 +105,8 @@ impl Broker {
             shards: (0..shards).map(|_| Arc::default()).collect(),
             local_shards,
             store,
+            metadata,
+            recovered_queues: Mutex::new(recovered_queues),
             connections: Mutex::default(),
             direct_replies: Arc::default(),
             memory: Arc::default(),
@@ -105,11 +119,13 @@ impl Broker {
             next_queue: AtomicU64::new(1),
             settings,
         });
+        tokio::spawn(Metadata::new(Arc::clone(&broker), recovered).run());
         for index in 0..local_shards {
             tokio::spawn(ShardTask::new(Arc::clone(&broker), index as usize).run());
         }
         for durable_shard in 0..broker.settings.durable_shards {
-            let recovered = durable::recover(&broker.store, durable_shard, Vec::new())?;
+            let queues = broker.take_recovered_queues(durable_shard);
+            let recovered = durable::recover(&broker.store, durable_shard, queues)?;
             tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
         }
         broker.store.log().accounting_complete();
@@ -182,6 +198,21 @@ impl Broker {
 
     pub(crate) fn vhost(&self, name: &str) -> Option<Arc<Vhost>> {
         self.vhosts.read().get(name).cloned()
+    }
+
+    /// All virtual hosts, in any order.
+    pub(crate) fn all_vhosts(&self) -> Vec<Arc<Vhost>> {
+        self.vhosts.read().values().cloned().collect()
+    }
+
+    /// The inbox of the metadata.
+    pub(crate) fn metadata(&self) -> &Arc<Mailbox<metadata::Input>> {
+        &self.metadata
+    }
+
+    /// The queues that a durable shard had before the restart, once.
+    pub(crate) fn take_recovered_queues(&self, durable_shard: u32) -> Vec<(QueueId, queue::Settings)> {
+        std::mem::take(&mut self.recovered_queues.lock()[durable_shard as usize])
     }
 
     pub(crate) fn access(&self) -> parking_lot::RwLockReadGuard<'_, AccessControl> {
@@ -278,11 +309,18 @@ impl Broker {
         self.connections.lock().remove(&connection.0);
     }
 
-    /// A shard's queue is gone: so are its name and bindings.
+    /// A shard's queue is gone: so are its name and bindings, at once or, if it was durable, as soon as that is in the log. Whoever has
+    /// to know waits with [`metadata::Input::Barrier`].
     pub(crate) fn forget_queue(&self, queue: QueueId) {
-        let vhosts: Vec<_> = self.vhosts.read().values().cloned().collect();
-        for vhost in vhosts {
-            if vhost.change(|topology: &mut Topology| topology.delete_queue(queue)).is_some() {
+        for vhost in self.all_vhosts() {
+            if is_durable(queue) {
+                if vhost.read().find_queue_by_id(queue).is_some() {
+                    let op = metadata::Op::DeleteQueue { id: queue };
+                    let change = Change { vhost: vhost.name().into(), op };
+                    self.metadata.send(metadata::Input::Change { change, asker: None });
+                    return;
+                }
+            } else if vhost.change(|topology: &mut Topology| topology.delete_queue(queue)).is_some() {
                 return;
             }
         }
@@ -328,6 +366,11 @@ impl Broker {
             handle.mailbox.send(Event::Alarm);
         }
     }
+}
+
+/// Whether an identity is that of a durable queue.
+pub(crate) fn is_durable(queue: QueueId) -> bool {
+    queue.0 & LOCAL_QUEUE == 0
 }
 
 /// Raises and clears the alarms, and has shards let go of what keeps the log long.

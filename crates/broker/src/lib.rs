@@ -12,6 +12,7 @@ mod connection;
 mod durable;
 mod mailbox;
 pub mod memory;
+pub mod metadata;
 mod names;
 mod peers;
 mod settings;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use storage::{
-    Completion, DiskFs, FileSystem, GroupId, Identity, Log, LogOptions, LogThreads, Placed, Recovered, StorageError,
-    Ticket, Written,
+    Completion, DiskFs, FileSystem, GroupId, Identity, Log, LogOptions, LogThreads, Placed, Recovered, Snapshots,
+    StorageError, Ticket, Written,
 };
 
 /// The group of the metadata.
@@ -29,6 +29,7 @@ pub(crate) trait GroupListener: Send + Sync {
 /// The open data directory.
 pub(crate) struct Store {
     log: Log,
+    snapshots: Snapshots,
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     threads: Mutex<Option<LogThreads>>,
@@ -77,10 +78,12 @@ impl Store {
             Some(identity) => identity,
             None => Identity::create(&*fs, dir)?,
         };
+        let snapshots = Snapshots::open(Arc::clone(&fs), &dir.join("snapshots"), identity.node)?;
         let listeners = Arc::new(Listeners::default());
         let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
         let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
-        let store = Self { log, fs, dir: dir.to_path_buf(), threads: Mutex::new(None), listeners, _lock: lock };
+        let (dir, threads) = (dir.to_path_buf(), Mutex::new(None));
+        let store = Self { log, snapshots, fs, dir, threads, listeners, _lock: lock };
         Ok((store, writer, recovered))
     }
 
@@ -95,6 +98,10 @@ impl Store {
 
     pub(crate) fn log(&self) -> &Log {
         &self.log
+    }
+
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
     }
 
     pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {

@@ -1,9 +1,12 @@
 //! A virtual host: its topology behind a lock, and a version that tells without the lock whether a cached route still holds.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
+use crate::mailbox::Mailbox;
+use crate::metadata::{Change, Claims, Input, Op};
 use crate::topology::Topology;
 
 /// A virtual host.
@@ -12,13 +15,16 @@ pub(crate) struct Vhost {
     name: Box<str>,
     topology: RwLock<Topology>,
     version: AtomicU64,
+    claims: Claims,
+    metadata: Arc<Mailbox<Input>>,
 }
 
 impl Vhost {
-    pub(crate) fn new(name: &str) -> Self {
+    /// A new virtual host. Changes of what is durable in it are asked for at `metadata`.
+    pub(crate) fn new(name: &str, metadata: Arc<Mailbox<Input>>) -> Self {
         let topology = Topology::new(name);
         let version = AtomicU64::new(topology.version());
-        Self { name: name.into(), topology: RwLock::new(topology), version }
+        Self { name: name.into(), topology: RwLock::new(topology), version, claims: Claims::default(), metadata }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -34,11 +40,50 @@ impl Vhost {
         self.topology.read()
     }
 
-    /// Changes the topology. Whoever sees the new version sees the change.
+    /// Names that changes on their way depend on. Looked at and made under the topology's lock.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// Changes what lives in memory only. Whoever sees the new version sees the change. Durable exchanges that are used up by it are on
+    /// their way to be deleted when this returns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
+        let send = |change| self.metadata.send(Input::Change { change, asker: None });
+        self.change_and(change, |used_up| used_up.for_each(send))
+    }
+
+    /// Applies a change that is in the log. The deletions of durable exchanges that are used up by it are left to the caller.
+    pub(crate) fn apply<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> (R, Vec<Change>) {
+        let mut deletions = Vec::new();
+        let result = self.change_and(change, |used_up| deletions.extend(used_up));
+        (result, deletions)
+    }
+
+    /// Applies a change again that is in the log, with all that followed from it.
+    pub(crate) fn replay(&self, change: impl FnOnce(&mut Topology)) {
+        let mut topology = self.topology.write();
+        change(&mut topology);
+        topology.take_used_up();
+        self.version.store(topology.version(), Ordering::Release);
+    }
+
+    fn change_and<R>(
+        &self,
+        change: impl FnOnce(&mut Topology) -> R,
+        used_up: impl FnOnce(&mut dyn Iterator<Item = Change>),
+    ) -> R {
         let mut topology = self.topology.write();
         let result = change(&mut topology);
         self.version.store(topology.version(), Ordering::Release);
+        let exchanges = topology.take_used_up();
+        if !exchanges.is_empty() {
+            // Still under the lock: nobody binds to an exchange between the loss of its last binding and the claim.
+            used_up(&mut exchanges.into_iter().map(|name| {
+                let op = Op::DeleteExchange { name, if_unused: true };
+                self.claims.make(&op);
+                Change { vhost: self.name.clone(), op }
+            }));
+        }
         result
     }
 }

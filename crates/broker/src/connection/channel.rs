@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use amqp::methods::AMQPClass;
 use amqp::{Assembler, MethodId};
 use queue::QueueId;
 use rustc_hash::FxHashMap;
@@ -30,7 +31,7 @@ pub(crate) enum ChannelState {
     Unopened,
 }
 
-/// A method whose answer comes from a shard. While it waits, nothing more of the channel is taken from the socket.
+/// A method whose answer comes from a shard or from the metadata. While it waits, nothing more of the channel is taken from the socket.
 #[derive(Debug)]
 pub(crate) enum Pending {
     /// A declare of a queue that was there; kept whole, because it starts again if the queue has gone meanwhile.
@@ -42,7 +43,19 @@ pub(crate) enum Pending {
     Delete {
         name: Box<str>,
         nowait: bool,
+        durable: bool,
     },
+    /// A declare of a durable queue that was not there.
+    DeclareDurable {
+        name: Box<str>,
+        declare: Box<amqp::methods::queue::Declare>,
+    },
+    /// Any other change; `ok` is the answer to the client, if it wants one.
+    Change {
+        ok: Option<Box<AMQPClass>>,
+    },
+    /// A method that found something in its way that is gone soon, and is handled again then.
+    Retry(Box<AMQPClass>),
     Get {
         name: Box<str>,
         shard: u32,

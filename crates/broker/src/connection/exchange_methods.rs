@@ -1,15 +1,15 @@
 //! The `exchange` class.
 
-use std::sync::Arc;
-
 use amqp::methods::AMQPClass;
 use amqp::methods::exchange::{AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, DeleteOk, Unbind, UnbindOk};
 use amqp::{AMQPValue, FieldTable, MethodId};
 
+use super::changes::{Request, Step};
 use super::channel::Fault;
 use super::session::Session;
 use crate::auth::{Permission, Resource};
-use crate::topology::{ExchangeDeclare, ExchangeKind, strip_crlf};
+use crate::metadata::{Binding, Claim, Op};
+use crate::topology::{BindingPlace, ExchangeDeclare, ExchangeKind, Presence, Topology, strip_crlf};
 
 impl Session {
     pub(super) fn exchange_declare(&mut self, number: u16, declare: &Declare) -> Result<(), Fault> {
@@ -22,20 +22,34 @@ impl Session {
                 self.authorize(Resource::Exchange(alternate), Permission::Write, method)?;
             }
         }
-        let vhost = Arc::clone(self.vhost());
-        vhost.change(|topology| {
-            topology.declare_exchange(&ExchangeDeclare {
-                name: &name,
-                kind: declare.kind.as_str(),
-                passive: declare.passive,
-                durable: declare.durable,
-                auto_delete: declare.auto_delete,
-                internal: declare.internal,
-                arguments: &declare.arguments,
+        let asked = ExchangeDeclare {
+            name: &name,
+            kind: declare.kind.as_str(),
+            passive: declare.passive,
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            arguments: &declare.arguments,
+        };
+        let request = Request {
+            method: AMQPClass::Exchange(AMQPMethod::Declare(declare.clone())),
+            ok: ok(declare.nowait, AMQPMethod::DeclareOk(DeclareOk {})),
+            forbidden_by: Some(Claim::Exchange(name.as_ref().into())),
+        };
+        let look = |topology: &Topology| {
+            Ok(match (topology.check_declare_exchange(&asked)?, ExchangeKind::from_name(asked.kind)) {
+                (Presence::Missing, Some(kind)) if asked.durable => Step::Durable(Op::DeclareExchange {
+                    name: asked.name.into(),
+                    kind,
+                    auto_delete: asked.auto_delete,
+                    internal: asked.internal,
+                    arguments: asked.arguments.clone(),
+                }),
+                (Presence::Missing, _) => Step::InMemory,
+                (Presence::There, _) => Step::Nothing,
             })
-        })?;
-        self.exchange_ok(number, declare.nowait, AMQPMethod::DeclareOk(DeclareOk {}));
-        Ok(())
+        };
+        self.change_topology(number, request, look, |topology| topology.declare_exchange(&asked))
     }
 
     pub(super) fn exchange_delete(&mut self, number: u16, delete: &Delete) -> Result<(), Fault> {
@@ -43,30 +57,58 @@ impl Session {
         if !name.is_empty() && !name.starts_with("amq.") {
             self.authorize(Resource::Exchange(&name), Permission::Configure, MethodId::EXCHANGE_DELETE)?;
         }
-        let vhost = Arc::clone(self.vhost());
-        vhost.change(|topology| topology.delete_exchange(&name, delete.if_unused))?;
-        self.exchange_ok(number, delete.nowait, AMQPMethod::DeleteOk(DeleteOk {}));
-        Ok(())
+        let if_unused = delete.if_unused;
+        let request = Request {
+            method: AMQPClass::Exchange(AMQPMethod::Delete(delete.clone())),
+            ok: ok(delete.nowait, AMQPMethod::DeleteOk(DeleteOk {})),
+            forbidden_by: None,
+        };
+        let look = |topology: &Topology| {
+            Ok(match topology.check_delete_exchange(&name, if_unused)? {
+                Presence::Missing => Step::Nothing,
+                Presence::There if topology.find_exchange(&name).is_some_and(|exchange| exchange.durable) => {
+                    Step::Durable(Op::DeleteExchange { name: name.as_ref().into(), if_unused })
+                }
+                Presence::There => Step::InMemory,
+            })
+        };
+        self.change_topology(number, request, look, |topology| topology.delete_exchange(&name, if_unused))
     }
 
     pub(super) fn exchange_bind(&mut self, number: u16, bind: &Bind) -> Result<(), Fault> {
         let (destination, source) = (strip_crlf(bind.destination.as_str()), strip_crlf(bind.source.as_str()));
         let key = bind.routing_key.as_str();
         self.authorize_exchange_binding(&destination, &source, key, MethodId::EXCHANGE_BIND)?;
-        let vhost = Arc::clone(self.vhost());
-        vhost.change(|topology| topology.bind_exchange(&destination, &source, key, &bind.arguments))?;
-        self.exchange_ok(number, bind.nowait, AMQPMethod::BindOk(BindOk {}));
-        Ok(())
+        let request = Request {
+            method: AMQPClass::Exchange(AMQPMethod::Bind(bind.clone())),
+            ok: ok(bind.nowait, AMQPMethod::BindOk(BindOk {})),
+            forbidden_by: Some(Claim::Unused(source.as_ref().into())),
+        };
+        let look = |topology: &Topology| {
+            let place = topology.check_bind_exchange(&destination, &source, key, &bind.arguments)?;
+            Ok(bind_step(place, || Op::BindExchange(binding(&destination, &source, key, &bind.arguments))))
+        };
+        self.change_topology(number, request, look, |topology| {
+            topology.bind_exchange(&destination, &source, key, &bind.arguments)
+        })
     }
 
     pub(super) fn exchange_unbind(&mut self, number: u16, unbind: &Unbind) -> Result<(), Fault> {
         let (destination, source) = (strip_crlf(unbind.destination.as_str()), strip_crlf(unbind.source.as_str()));
         let key = unbind.routing_key.as_str();
         self.authorize_exchange_binding(&destination, &source, key, MethodId::EXCHANGE_UNBIND)?;
-        let vhost = Arc::clone(self.vhost());
-        vhost.change(|topology| topology.unbind_exchange(&destination, &source, key, &unbind.arguments))?;
-        self.exchange_ok(number, unbind.nowait, AMQPMethod::UnbindOk(UnbindOk {}));
-        Ok(())
+        let request = Request {
+            method: AMQPClass::Exchange(AMQPMethod::Unbind(unbind.clone())),
+            ok: ok(unbind.nowait, AMQPMethod::UnbindOk(UnbindOk {})),
+            forbidden_by: None,
+        };
+        let look = |topology: &Topology| {
+            let place = topology.check_unbind_exchange(&destination, &source, key, &unbind.arguments)?;
+            Ok(unbind_step(place, || Op::UnbindExchange(binding(&destination, &source, key, &unbind.arguments))))
+        };
+        self.change_topology(number, request, look, |topology| {
+            topology.unbind_exchange(&destination, &source, key, &unbind.arguments)
+        })
     }
 
     fn authorize_exchange_binding(
@@ -106,11 +148,37 @@ impl Session {
         let (user, vhost) = (self.user().name(), self.vhost().name());
         Ok(self.broker.access().authorize(user, vhost, resource, permission, method)?)
     }
+}
 
-    fn exchange_ok(&mut self, number: u16, nowait: bool, ok: AMQPMethod) {
-        if !nowait {
-            self.send(number, AMQPClass::Exchange(ok));
-        }
+fn ok(nowait: bool, ok: AMQPMethod) -> Option<AMQPClass> {
+    (!nowait).then_some(AMQPClass::Exchange(ok))
+}
+
+/// What a bind is to do.
+pub(super) fn bind_step(place: BindingPlace, op: impl FnOnce() -> Op) -> Step {
+    match place {
+        BindingPlace { presence: Presence::There, .. } => Step::Nothing,
+        BindingPlace { durable: true, .. } => Step::Durable(op()),
+        BindingPlace { durable: false, .. } => Step::InMemory,
+    }
+}
+
+/// What an unbind is to do.
+pub(super) fn unbind_step(place: Option<BindingPlace>, op: impl FnOnce() -> Op) -> Step {
+    match place {
+        None => Step::Nothing,
+        Some(BindingPlace { durable: true, .. }) => Step::Durable(op()),
+        Some(BindingPlace { durable: false, .. }) => Step::InMemory,
+    }
+}
+
+/// A binding for a change.
+pub(super) fn binding(destination: &str, source: &str, key: &str, arguments: &FieldTable) -> Binding {
+    Binding {
+        destination: destination.into(),
+        source: source.into(),
+        routing_key: key.into(),
+        arguments: arguments.clone(),
     }
 }
 

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use amqp::Exception;
 use queue::{Delivery, Message, Reply, Token};
 
 use super::direct_reply::ReplyKey;
 use crate::mailbox::Mailbox;
+use crate::metadata::Applied;
 use crate::topology::ConnectionId;
 
 /// What a connection can be told.
@@ -18,6 +20,8 @@ pub(crate) enum Event {
     BatchDone { shard: u32, number: u64 },
     /// An answer to an op.
     Reply { token: Token, reply: Reply },
+    /// A change of something durable has taken effect, or was refused.
+    Metadata { token: Token, result: Result<Applied, Exception> },
     /// The queue of a consumer is gone.
     Cancelled { consumer: u32 },
     /// A reply for a channel that takes direct replies; its bytes count like a delivery's.

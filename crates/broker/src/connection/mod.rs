@@ -11,6 +11,7 @@
 //! Nothing here waits. A method whose answer comes from a shard leaves a [`channel::Pending`] behind, and the channel takes nothing
 //! more from the socket until the answer is there; publishes and acks are never answered and so never wait.
 
+mod changes;
 mod channel;
 mod close;
 mod confirms;

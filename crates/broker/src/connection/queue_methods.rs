@@ -4,16 +4,18 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use amqp::methods::AMQPClass;
-use amqp::methods::queue::{AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, Purge, Unbind, UnbindOk};
+use amqp::methods::queue::{AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, DeleteOk, Purge, Unbind, UnbindOk};
 use amqp::{Exception, MethodId, ReplyCode};
-use queue::{Op, Settings};
+use queue::{Op, QueueId};
 
+use super::changes::{Request, check_size};
 use super::channel::{Fault, Pending};
-use super::exchange_methods::exchange_argument;
+use super::exchange_methods::{bind_step, binding, exchange_argument, unbind_step};
 use super::session::Session;
 use crate::auth::{Permission, Resource};
+use crate::metadata::{self, Claim, DeclareQueue, Earlier};
 use crate::names;
-use crate::topology::{Declared, QueueDeclare, QueueRecord, strip_crlf};
+use crate::topology::{Declared, QueueDeclare, QueueRecord, Topology, strip_crlf};
 
 impl Session {
     pub(super) fn queue_declare(&mut self, number: u16, declare: Declare) -> Result<(), Fault> {
@@ -36,37 +38,55 @@ impl Session {
             arguments: &declare.arguments,
             connection: self.handle.id,
         };
-        let vhost = Arc::clone(self.vhost());
-        let broker = Arc::clone(&self.broker);
-        // Most declares are of queues that are there: they need no write lock.
-        let looked_up = vhost.read().check_declare_queue(&request)?;
-        let declared = match looked_up {
-            Declared::Existing(record) => Declared::Existing(record),
-            Declared::New => vhost.change(|topology| {
-                let declared = topology.check_declare_queue(&request)?;
-                if matches!(declared, Declared::New) {
-                    let (id, shard) = broker.new_local_queue();
-                    let record = topology.create_queue(id, shard, &request);
-                    // Under the lock: whoever finds the record later sends its ops behind this one.
-                    let create = Op::Create { queue: id, settings: machine_settings(&record) };
-                    broker.send_ops(shard, vec![create]);
-                }
-                Ok::<_, Exception>(declared)
-            })?,
-        };
+        let found = self.look_for_queue(&request)?;
         self.open(number).last_queue = Some(name.as_ref().into());
-        match declared {
-            Declared::New => {
-                if !declare.nowait {
-                    self.declare_ok(number, &name, 0, 0);
-                }
-            }
-            Declared::Existing(record) => {
+        match found {
+            Found::There(record) => {
                 let token = self.pend(number, Pending::Declare(Box::new(declare)));
                 self.staging.op(record.shard, Op::Count { queue: record.id, token });
             }
+            Found::Made if declare.nowait => {}
+            Found::Made => self.declare_ok(number, &name, 0, 0),
+            Found::ToLog(op) => {
+                let name = name.as_ref().into();
+                self.log_change(number, op, Pending::DeclareDurable { name, declare: Box::new(declare) });
+            }
+            Found::InTheWay => {
+                let declare = AMQPClass::Queue(AMQPMethod::Declare(declare));
+                self.wait_for_metadata(number, Earlier::All, Pending::Retry(Box::new(declare)));
+            }
         }
         Ok(())
+    }
+
+    /// Looks for the queue of a declare. One that is not there is made, if it is to live in memory.
+    fn look_for_queue(&self, request: &QueueDeclare<'_>) -> Result<Found, Exception> {
+        let (vhost, broker) = (self.vhost(), &self.broker);
+        // Most declares are of queues that are there: they need no write lock.
+        {
+            let topology = vhost.read();
+            match topology.check_declare_queue(request)? {
+                Declared::Existing(record) => return Ok(Found::There(record)),
+                Declared::New if request.is_durable() => {
+                    let op = declare_op(request);
+                    check_size(&op)?;
+                    vhost.claims().make(&op);
+                    return Ok(Found::ToLog(op));
+                }
+                Declared::New => {}
+            }
+        }
+        vhost.change(|topology| match topology.check_declare_queue(request)? {
+            Declared::Existing(record) => Ok(Found::There(record)),
+            Declared::New if vhost.claims().forbid(&Claim::Queue(request.name.into())) => Ok(Found::InTheWay),
+            Declared::New => {
+                let (id, shard) = broker.new_local_queue();
+                let record = topology.create_queue(id, shard, request);
+                // Under the lock: whoever finds the record later sends its ops behind this one.
+                broker.send_ops(shard, vec![Op::Create { queue: id, settings: record.machine_settings() }]);
+                Ok(Found::Made)
+            }
+        })
     }
 
     fn authorize_declare(&self, name: &str, declare: &Declare) -> Result<(), Fault> {
@@ -94,12 +114,19 @@ impl Session {
         let exchange = strip_crlf(bind.exchange.as_str());
         let key = self.binding_key(bind.queue.as_str(), bind.routing_key.as_str(), &name);
         self.authorize_queue_binding(&name, &exchange, &key, method)?;
-        let (vhost, connection) = (Arc::clone(self.vhost()), self.handle.id);
-        vhost.change(|topology| topology.bind_queue(&name, &exchange, &key, &bind.arguments, connection))?;
-        if !bind.nowait {
-            self.send(number, AMQPClass::Queue(AMQPMethod::BindOk(BindOk {})));
-        }
-        Ok(())
+        let (arguments, connection) = (&bind.arguments, self.handle.id);
+        let request = Request {
+            method: AMQPClass::Queue(AMQPMethod::Bind(bind.clone())),
+            ok: (!bind.nowait).then_some(AMQPClass::Queue(AMQPMethod::BindOk(BindOk {}))),
+            forbidden_by: Some(Claim::Unused(exchange.as_ref().into())),
+        };
+        let look = |topology: &Topology| {
+            let place = topology.check_bind_queue(&name, &exchange, &key, arguments, connection)?;
+            Ok(bind_step(place, || metadata::Op::BindQueue(binding(&name, &exchange, &key, arguments))))
+        };
+        self.change_topology(number, request, look, |topology| {
+            topology.bind_queue(&name, &exchange, &key, arguments, connection)
+        })
     }
 
     pub(super) fn queue_unbind(&mut self, number: u16, unbind: &Unbind) -> Result<(), Fault> {
@@ -108,10 +135,19 @@ impl Session {
         let exchange = strip_crlf(unbind.exchange.as_str());
         let key = self.binding_key(unbind.queue.as_str(), unbind.routing_key.as_str(), &name);
         self.authorize_queue_binding(&name, &exchange, &key, method)?;
-        let (vhost, connection) = (Arc::clone(self.vhost()), self.handle.id);
-        vhost.change(|topology| topology.unbind_queue(&name, &exchange, &key, &unbind.arguments, connection))?;
-        self.send(number, AMQPClass::Queue(AMQPMethod::UnbindOk(UnbindOk {})));
-        Ok(())
+        let (arguments, connection) = (&unbind.arguments, self.handle.id);
+        let request = Request {
+            method: AMQPClass::Queue(AMQPMethod::Unbind(unbind.clone())),
+            ok: Some(AMQPClass::Queue(AMQPMethod::UnbindOk(UnbindOk {}))),
+            forbidden_by: None,
+        };
+        let look = |topology: &Topology| {
+            let place = topology.check_unbind_queue(&name, &exchange, &key, arguments, connection)?;
+            Ok(unbind_step(place, || metadata::Op::UnbindQueue(binding(&name, &exchange, &key, arguments))))
+        };
+        self.change_topology(number, request, look, |topology| {
+            topology.unbind_queue(&name, &exchange, &key, arguments, connection)
+        })
     }
 
     /// With neither queue nor key named, the key is the queue's name.
@@ -149,7 +185,10 @@ impl Session {
             return Ok(());
         }
         let record = self.vhost().read().access_queue(&name, self.handle.id, method)?;
-        let token = Some(self.pend(number, Pending::Delete { name: name.into(), nowait: delete.nowait }));
+        let token = {
+            let pending = Pending::Delete { name: name.into(), nowait: delete.nowait, durable: record.durable };
+            Some(self.pend(number, pending))
+        };
         let (if_unused, if_empty) = (delete.if_unused, delete.if_empty);
         self.staging.op(record.shard, Op::Delete { queue: record.id, if_unused, if_empty, token });
         Ok(())
@@ -157,9 +196,7 @@ impl Session {
 
     pub(super) fn delete_ok(&mut self, number: u16, nowait: bool, messages: u64) {
         if !nowait {
-            let message_count = u32::try_from(messages).unwrap_or(u32::MAX);
-            let ok = amqp::methods::queue::DeleteOk { message_count };
-            self.send(number, AMQPClass::Queue(AMQPMethod::DeleteOk(ok)));
+            self.send(number, delete_ok(messages));
         }
     }
 
@@ -175,10 +212,30 @@ impl Session {
     }
 }
 
-fn machine_settings(record: &QueueRecord) -> Settings {
-    Settings {
-        auto_delete: record.auto_delete,
-        single_active_consumer: record.settings.single_active_consumer,
-        durable: record.durable,
-    }
+/// What a declare comes to.
+enum Found {
+    There(Arc<QueueRecord>),
+    /// It lives in memory, and was not there before.
+    Made,
+    /// It is durable and not there: the change that makes it, claimed.
+    ToLog(metadata::Op),
+    /// A durable queue of this name is on its way.
+    InTheWay,
+}
+
+/// The change that makes a durable queue. Identity and shard are given when it is written.
+fn declare_op(request: &QueueDeclare<'_>) -> metadata::Op {
+    metadata::Op::DeclareQueue(DeclareQueue {
+        id: QueueId(0),
+        shard: 0,
+        name: request.name.into(),
+        auto_delete: request.auto_delete,
+        arguments: request.arguments.clone(),
+    })
+}
+
+/// `queue.delete-ok`.
+pub(super) fn delete_ok(messages: u64) -> AMQPClass {
+    let message_count = u32::try_from(messages).unwrap_or(u32::MAX);
+    AMQPClass::Queue(AMQPMethod::DeleteOk(DeleteOk { message_count }))
 }

@@ -5,8 +5,10 @@ use amqp::{Exception, MethodId, ReplyCode, encode};
 use queue::{GetReply, Reply, Token};
 
 use super::channel::{Fault, Pending};
+use super::queue_methods::delete_ok;
 use super::session::Session;
 use super::unacked::Unacked;
+use crate::metadata::Earlier;
 
 impl Session {
     /// The channel waits for an answer from now on. The token names the channel and which use of its number it is.
@@ -19,16 +21,22 @@ impl Session {
 
     /// An answer. One to a channel that was closed meanwhile is passed over.
     pub(super) fn reply(&mut self, token: Token, reply: Reply) {
-        let number = u16::try_from(token.0 & 0xFFFF).expect("16 bits");
-        let Some(channel) = self.channels.get_mut(&number) else { return };
-        if u64::from(channel.epoch) != token.0 >> 16 {
-            return;
-        }
-        let Some(pending) = channel.pending.take() else { return };
-        self.unstall(number);
+        let Some((number, pending)) = self.take_pending(token) else { return };
         if let Err(fault) = self.answer(number, pending, reply) {
             self.fault(number, fault);
         }
+    }
+
+    /// What the channel waited for that gave this token, if it is still open.
+    pub(super) fn take_pending(&mut self, token: Token) -> Option<(u16, Pending)> {
+        let number = u16::try_from(token.0 & 0xFFFF).expect("16 bits");
+        let channel = self.channels.get_mut(&number)?;
+        if u64::from(channel.epoch) != token.0 >> 16 {
+            return None;
+        }
+        let pending = channel.pending.take()?;
+        self.unstall(number);
+        Some((number, pending))
     }
 
     fn answer(&mut self, number: u16, pending: Pending, reply: Reply) -> Result<(), Fault> {
@@ -40,8 +48,11 @@ impl Session {
                     self.declare_ok(number, &name, counts.ready, counts.consumers);
                 }
             }
-            // The queue went between the look-up and the count: its record is gone too by now.
-            (Pending::Declare(declare), Reply::Gone) => self.queue_declare(number, *declare)?,
+            // The queue went between the look-up and the count: its record is gone too, or on its way.
+            (Pending::Declare(declare), Reply::Gone) => {
+                let declare = AMQPClass::Queue(queue_class::AMQPMethod::Declare(*declare));
+                self.wait_for_metadata(number, Earlier::Removals, Pending::Retry(Box::new(declare)));
+            }
             (Pending::Purge { nowait, .. }, Reply::Purged(messages)) => {
                 if !nowait {
                     let message_count = u32::try_from(messages).unwrap_or(u32::MAX);
@@ -50,8 +61,10 @@ impl Session {
                 }
             }
             (Pending::Purge { name, .. }, _) => return Err(self.no_queue(&name, MethodId::QUEUE_PURGE)),
-            (Pending::Delete { nowait, .. }, Reply::Deleted(messages)) => self.delete_ok(number, nowait, messages),
-            (Pending::Delete { nowait, .. }, Reply::Gone) => self.delete_ok(number, nowait, 0),
+            (Pending::Delete { nowait, durable, .. }, Reply::Deleted(messages)) => {
+                self.deleted(number, nowait, durable, messages);
+            }
+            (Pending::Delete { nowait, durable, .. }, Reply::Gone) => self.deleted(number, nowait, durable, 0),
             (Pending::Delete { name, .. }, Reply::InUse) => {
                 return Err(self.precondition(&name, "in use", MethodId::QUEUE_DELETE));
             }
@@ -92,6 +105,17 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// A shard has removed a queue. The client is told when the record is gone for good, too, and with it the durable exchanges that
+    /// were used up.
+    fn deleted(&mut self, number: u16, nowait: bool, durable: bool, messages: u64) {
+        if durable || self.vhost().claims().any_unused() {
+            let ok = (!nowait).then(|| Box::new(delete_ok(messages)));
+            self.wait_for_metadata(number, Earlier::Removals, Pending::Change { ok });
+        } else {
+            self.delete_ok(number, nowait, messages);
+        }
     }
 
     fn get_ok(&mut self, number: u16, shard: u32, holder: Option<u32>, got: &GetReply) {

@@ -244,6 +244,7 @@ impl Session {
             Event::Deliver(delivery) => self.deliver(delivery),
             Event::BatchDone { shard, number } => self.batch_done(shard, number),
             Event::Reply { token, reply } => self.reply(token, reply),
+            Event::Metadata { token, result } => self.metadata(token, result),
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),
             Event::DirectReply { channel, key, message } => self.direct_reply(channel, key, &message),
             Event::Alarm => self.alarm_changed(),
@@ -441,7 +442,13 @@ impl Session {
         }
     }
 
-    fn cold_method(&mut self, number: u16, id: MethodId, class: AMQPClass, payload: &[u8]) -> Result<(), Fault> {
+    pub(super) fn cold_method(
+        &mut self,
+        number: u16,
+        id: MethodId,
+        class: AMQPClass,
+        payload: &[u8],
+    ) -> Result<(), Fault> {
         use amqp::methods::{basic, channel as ch, confirm, exchange, queue, tx};
         match class {
             AMQPClass::Channel(ch::AMQPMethod::Open(_)) => Err(second_open().into()),

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::exchange::{ExchangeId, ExchangeKind};
 use super::targets::Target;
-use super::{ConnectionId, Exchange, Topology, headers, method, value};
+use super::{ConnectionId, Exchange, Presence, Topology, headers, method, value};
 
 /// A binding's number: they are walked in the order in which they were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,6 +165,15 @@ pub enum DestinationKind {
     Exchange,
 }
 
+/// What a binding that is asked for would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingPlace {
+    /// Whether it is there.
+    pub presence: Presence,
+    /// Whether it survives a restart: both its ends do.
+    pub durable: bool,
+}
+
 /// A binding as it is listed.
 #[derive(Clone, Copy, Debug)]
 pub struct BindingView<'a> {
@@ -204,6 +213,18 @@ impl Topology {
         ids.into_iter().flatten().map(|id| self.view(&self.bindings.all[id]))
     }
 
+    /// The bindings that survive a restart, oldest first.
+    pub(crate) fn durable_bindings(&self) -> impl Iterator<Item = BindingView<'_>> {
+        let durable = self.bindings.all.values().filter(|binding| self.is_durable_binding(binding));
+        durable.map(|binding| self.view(binding))
+    }
+
+    /// Whether the exchange is the source of a binding that survives a restart.
+    pub(crate) fn is_durable_source(&self, exchange: &str) -> bool {
+        let ids = self.exchanges.find(exchange).and_then(|id| self.bindings.by_source.get(&id));
+        ids.into_iter().flatten().any(|id| self.is_durable_binding(&self.bindings.all[id]))
+    }
+
     fn view<'a>(&'a self, binding: &'a Binding) -> BindingView<'a> {
         let (destination, destination_kind) = match binding.destination {
             Destination::Queue(id) => (&*self.queues.get(id).name, DestinationKind::Queue),
@@ -231,14 +252,40 @@ impl Topology {
         arguments: &FieldTable,
         connection: ConnectionId,
     ) -> Result<(), Exception> {
+        let (source, destination) = self.ends_of_queue_bind(queue, exchange, arguments, connection)?;
+        self.add_binding(source, destination, routing_key, arguments);
+        Ok(())
+    }
+
+    /// Checks a `queue.bind` and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Topology::bind_queue`].
+    pub fn check_bind_queue(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+        connection: ConnectionId,
+    ) -> Result<BindingPlace, Exception> {
+        let (source, destination) = self.ends_of_queue_bind(queue, exchange, arguments, connection)?;
+        Ok(self.place(source, destination, routing_key, arguments))
+    }
+
+    fn ends_of_queue_bind(
+        &self,
+        queue: &str,
+        exchange: &str,
+        arguments: &FieldTable,
+        connection: ConnectionId,
+    ) -> Result<(ExchangeId, Destination), Exception> {
         self.refuse_default_exchange(exchange, method::QUEUE_BIND)?;
         let source = self.source(exchange, method::QUEUE_BIND)?;
         let Some(record) = self.find_queue(queue) else { return Err(self.no_queue(queue, method::QUEUE_BIND)) };
         check_arguments(self.exchanges.get(source), arguments, method::QUEUE_BIND)?;
-        let record = Arc::clone(record);
-        self.refuse_locked(&record, connection, method::QUEUE_BIND)?;
-        self.add_binding(source, Destination::Queue(record.id), routing_key, arguments);
-        Ok(())
+        self.refuse_locked(record, connection, method::QUEUE_BIND)?;
+        Ok((source, Destination::Queue(record.id)))
     }
 
     /// `queue.unbind`: removes the binding. What is not there is unbound already.
@@ -253,16 +300,45 @@ impl Topology {
         arguments: &FieldTable,
         connection: ConnectionId,
     ) -> Result<(), Exception> {
+        if let Some(id) = self.find_queue_binding(queue, exchange, routing_key, arguments, connection)? {
+            self.unbind(id);
+        }
+        Ok(())
+    }
+
+    /// Checks a `queue.unbind` and changes nothing. `None`: there is no such binding.
+    ///
+    /// # Errors
+    /// As [`Topology::unbind_queue`].
+    pub fn check_unbind_queue(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+        connection: ConnectionId,
+    ) -> Result<Option<BindingPlace>, Exception> {
+        let found = self.find_queue_binding(queue, exchange, routing_key, arguments, connection)?;
+        Ok(found.map(|id| self.place_of(id)))
+    }
+
+    fn find_queue_binding(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+        connection: ConnectionId,
+    ) -> Result<Option<BindingId>, Exception> {
         self.refuse_default_exchange(exchange, method::QUEUE_UNBIND)?;
         let (Some(source), Some(record)) = (self.exchanges.find(exchange), self.find_queue(queue)) else {
-            return Ok(());
+            return Ok(None);
         };
-        let Some(id) = self.bindings.find(source, Destination::Queue(record.id), routing_key, arguments) else {
-            return Ok(());
-        };
-        self.refuse_locked(record, connection, method::QUEUE_UNBIND)?;
-        self.unbind(id);
-        Ok(())
+        let found = self.bindings.find(source, Destination::Queue(record.id), routing_key, arguments);
+        if found.is_some() {
+            self.refuse_locked(record, connection, method::QUEUE_UNBIND)?;
+        }
+        Ok(found)
     }
 
     /// `exchange.bind`: makes a binding between two exchanges unless it is there. They may form circles.
@@ -276,6 +352,32 @@ impl Topology {
         routing_key: &str,
         arguments: &FieldTable,
     ) -> Result<(), Exception> {
+        let (source, destination) = self.ends_of_exchange_bind(destination, source, arguments)?;
+        self.add_binding(source, destination, routing_key, arguments);
+        Ok(())
+    }
+
+    /// Checks an `exchange.bind` and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Topology::bind_exchange`].
+    pub fn check_bind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+    ) -> Result<BindingPlace, Exception> {
+        let (source, destination) = self.ends_of_exchange_bind(destination, source, arguments)?;
+        Ok(self.place(source, destination, routing_key, arguments))
+    }
+
+    fn ends_of_exchange_bind(
+        &self,
+        destination: &str,
+        source: &str,
+        arguments: &FieldTable,
+    ) -> Result<(ExchangeId, Destination), Exception> {
         self.refuse_default_exchange(destination, method::EXCHANGE_BIND)?;
         self.refuse_default_exchange(source, method::EXCHANGE_BIND)?;
         let source = self.source(source, method::EXCHANGE_BIND)?;
@@ -283,8 +385,7 @@ impl Topology {
             return Err(self.no_exchange(destination, method::EXCHANGE_BIND));
         };
         check_arguments(self.exchanges.get(source), arguments, method::EXCHANGE_BIND)?;
-        self.add_binding(source, Destination::Exchange(destination), routing_key, arguments);
-        Ok(())
+        Ok((source, Destination::Exchange(destination)))
     }
 
     /// `exchange.unbind`: removes the binding. What is not there is unbound already.
@@ -298,15 +399,71 @@ impl Topology {
         routing_key: &str,
         arguments: &FieldTable,
     ) -> Result<(), Exception> {
-        self.refuse_default_exchange(destination, method::EXCHANGE_UNBIND)?;
-        self.refuse_default_exchange(source, method::EXCHANGE_UNBIND)?;
-        let (Some(source), Some(destination)) = (self.exchanges.find(source), self.exchanges.find(destination)) else {
-            return Ok(());
-        };
-        if let Some(id) = self.bindings.find(source, Destination::Exchange(destination), routing_key, arguments) {
+        if let Some(id) = self.find_exchange_binding(destination, source, routing_key, arguments)? {
             self.unbind(id);
         }
         Ok(())
+    }
+
+    /// Checks an `exchange.unbind` and changes nothing. `None`: there is no such binding.
+    ///
+    /// # Errors
+    /// As [`Topology::unbind_exchange`].
+    pub fn check_unbind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+    ) -> Result<Option<BindingPlace>, Exception> {
+        let found = self.find_exchange_binding(destination, source, routing_key, arguments)?;
+        Ok(found.map(|id| self.place_of(id)))
+    }
+
+    fn find_exchange_binding(
+        &self,
+        destination: &str,
+        source: &str,
+        routing_key: &str,
+        arguments: &FieldTable,
+    ) -> Result<Option<BindingId>, Exception> {
+        self.refuse_default_exchange(destination, method::EXCHANGE_UNBIND)?;
+        self.refuse_default_exchange(source, method::EXCHANGE_UNBIND)?;
+        let (Some(source), Some(destination)) = (self.exchanges.find(source), self.exchanges.find(destination)) else {
+            return Ok(None);
+        };
+        Ok(self.bindings.find(source, Destination::Exchange(destination), routing_key, arguments))
+    }
+
+    fn place(
+        &self,
+        source: ExchangeId,
+        destination: Destination,
+        routing_key: &str,
+        arguments: &FieldTable,
+    ) -> BindingPlace {
+        let presence = match self.bindings.find(source, destination, routing_key, arguments) {
+            Some(_) => Presence::There,
+            None => Presence::Missing,
+        };
+        BindingPlace { presence, durable: self.joins_durable(source, destination) }
+    }
+
+    fn place_of(&self, id: BindingId) -> BindingPlace {
+        BindingPlace { presence: Presence::There, durable: self.is_durable_binding(&self.bindings.all[&id]) }
+    }
+
+    fn is_durable_binding(&self, binding: &Binding) -> bool {
+        self.joins_durable(binding.source, binding.destination)
+    }
+
+    /// A binding survives a restart if both its ends do.
+    fn joins_durable(&self, source: ExchangeId, destination: Destination) -> bool {
+        let destination = match destination {
+            Destination::Queue(id) => self.queues.get(id).durable,
+            Destination::Exchange(id) => self.exchanges.get(id).durable,
+        };
+        destination && self.exchanges.get(source).durable
     }
 
     fn source(&self, name: &str, method: MethodId) -> Result<ExchangeId, Exception> {
@@ -330,7 +487,7 @@ impl Topology {
 
     fn unbind(&mut self, id: BindingId) {
         let used_up = self.remove_binding(id);
-        self.drop_exchanges(used_up.into_iter().collect());
+        self.drop_used_up(used_up);
     }
 
     /// Removes one binding; the source if that is auto-delete and used up by it.

@@ -9,7 +9,7 @@ use super::bindings::{Binding, Destination};
 use super::headers::HeadersTable;
 use super::targets::{Target, Targets};
 use super::topic::TopicTrie;
-use super::{RESERVED_PREFIX, Topology, equivalence, method, value};
+use super::{Presence, RESERVED_PREFIX, Topology, equivalence, method, value};
 
 /// The name of the argument that names the exchange for what an exchange cannot route.
 pub(super) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
@@ -250,6 +250,12 @@ impl Topology {
         self.exchanges.iter()
     }
 
+    /// The exchanges that survive a restart, without the predeclared ones, which are always there.
+    pub(crate) fn durable_exchanges(&self) -> impl Iterator<Item = &Exchange> {
+        let reserved = |exchange: &Exchange| exchange.name.is_empty() || exchange.name.starts_with(RESERVED_PREFIX);
+        self.exchanges.iter().filter(move |exchange| exchange.durable && !reserved(exchange))
+    }
+
     /// The exchange of this name.
     #[must_use]
     pub fn find_exchange(&self, name: &str) -> Option<&Exchange> {
@@ -262,16 +268,29 @@ impl Topology {
     /// An unknown type ends the connection (503). The default exchange and reserved names are refused (403), a passive
     /// declare of what is not there (404), other properties than those of the exchange there (406).
     pub fn declare_exchange(&mut self, d: &ExchangeDeclare<'_>) -> Result<(), Exception> {
+        if let Presence::Missing = self.check_declare_exchange(d)? {
+            let kind = ExchangeKind::from_name(d.kind).expect("an unknown type is refused");
+            self.create_exchange(kind, d);
+        }
+        Ok(())
+    }
+
+    /// Checks an `exchange.declare` and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Topology::declare_exchange`].
+    pub fn check_declare_exchange(&self, d: &ExchangeDeclare<'_>) -> Result<Presence, Exception> {
         if d.passive {
             self.refuse_default_exchange(d.name, method::EXCHANGE_DECLARE)?;
             let found = self.find_exchange(d.name);
-            return found.map(|_| ()).ok_or_else(|| self.no_exchange(d.name, method::EXCHANGE_DECLARE));
+            return found.map(|_| Presence::There).ok_or_else(|| self.no_exchange(d.name, method::EXCHANGE_DECLARE));
         }
         // The type comes first: a declare with an unknown one is refused whatever its name.
         let kind = ExchangeKind::from_name(d.kind).ok_or_else(|| unknown_kind(d.kind))?;
         self.refuse_default_exchange(d.name, method::EXCHANGE_DECLARE)?;
         if let Some(current) = self.find_exchange(d.name) {
-            return equivalence::check_exchange(current, kind, d, &self.exchange_text(d.name));
+            equivalence::check_exchange(current, kind, d, &self.exchange_text(d.name))?;
+            return Ok(Presence::There);
         }
         if d.name.starts_with(RESERVED_PREFIX) {
             let text = format!("exchange name '{}' contains reserved prefix 'amq.*'", d.name);
@@ -284,9 +303,14 @@ impl Topology {
             let text = format!("invalid type '{kind}' for arg '{argument}' in {exchange}");
             return Err(Exception::new(ReplyCode::PreconditionFailed, text, method::EXCHANGE_DECLARE));
         }
+        Ok(Presence::Missing)
+    }
+
+    /// Makes an exchange whose declare was checked and found [`Presence::Missing`].
+    pub(crate) fn create_exchange(&mut self, kind: ExchangeKind, d: &ExchangeDeclare<'_>) {
+        debug_assert!(self.find_exchange(d.name).is_none(), "the exchange is not there");
         self.exchanges.insert(Exchange::new(d.name, kind, d));
         self.changed();
-        Ok(())
     }
 
     /// `exchange.delete`: removes the exchange with the bindings at both its ends, and auto-delete exchanges that lose
@@ -295,22 +319,40 @@ impl Topology {
     /// # Errors
     /// The default exchange and names that start with `amq.` (403); bindings from it when it is to be unused (406).
     pub fn delete_exchange(&mut self, name: &str, if_unused: bool) -> Result<(), Exception> {
+        if let Presence::There = self.check_delete_exchange(name, if_unused)? {
+            let id = self.exchanges.find(name).expect("the exchange is there");
+            self.drop_exchanges(vec![id]);
+        }
+        Ok(())
+    }
+
+    /// Checks an `exchange.delete` and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Topology::delete_exchange`].
+    pub fn check_delete_exchange(&self, name: &str, if_unused: bool) -> Result<Presence, Exception> {
         self.refuse_default_exchange(name, method::EXCHANGE_DELETE)?;
         if name.starts_with(RESERVED_PREFIX) {
             let text = format!("deletion of system {} not allowed", self.exchange_text(name));
             return Err(Exception::new(ReplyCode::AccessRefused, text, method::EXCHANGE_DELETE));
         }
-        let Some(id) = self.exchanges.find(name) else { return Ok(()) };
+        let Some(id) = self.exchanges.find(name) else { return Ok(Presence::Missing) };
         if if_unused && self.bindings.is_source(id) {
             let text = format!("{} in use", self.exchange_text(name));
             return Err(Exception::new(ReplyCode::PreconditionFailed, text, method::EXCHANGE_DELETE));
         }
-        self.drop_exchanges(vec![id]);
-        Ok(())
+        Ok(Presence::There)
+    }
+
+    /// Removes auto-delete exchanges that lost their last binding as a source; durable ones are only noted
+    /// ([`Topology::take_used_up`]).
+    pub(super) fn drop_used_up(&mut self, used_up: impl IntoIterator<Item = ExchangeId>) {
+        let doomed = self.without_durable(used_up);
+        self.drop_exchanges(doomed);
     }
 
     /// Removes exchanges, and what is auto-delete and used up by it.
-    pub(super) fn drop_exchanges(&mut self, mut doomed: Vec<ExchangeId>) {
+    fn drop_exchanges(&mut self, mut doomed: Vec<ExchangeId>) {
         while let Some(id) = doomed.pop() {
             // Two of the bindings that went may have had the same source, or bindings go round in a circle.
             if !self.exchanges.contains(id) {
@@ -320,10 +362,24 @@ impl Topology {
             for binding in self.bindings.from(id) {
                 self.bindings.remove(binding);
             }
-            doomed.extend(self.remove_bindings_to(Destination::Exchange(id)));
+            let used_up = self.remove_bindings_to(Destination::Exchange(id));
+            doomed.extend(self.without_durable(used_up));
             self.exchanges.remove(id);
             self.changed();
         }
+    }
+
+    /// Those of the used-up exchanges that go at once; the others are noted.
+    fn without_durable(&mut self, used_up: impl IntoIterator<Item = ExchangeId>) -> Vec<ExchangeId> {
+        let mut at_once = Vec::new();
+        for id in used_up {
+            // Two of the bindings that went may have had the same source.
+            if self.exchanges.contains(id) {
+                let exchange = self.exchanges.get(id);
+                if exchange.durable { self.used_up.push(exchange.name.as_ref().into()) } else { at_once.push(id) }
+            }
+        }
+        at_once
     }
 
     pub(super) fn refuse_default_exchange(&self, name: &str, method: amqp::MethodId) -> Result<(), Exception> {

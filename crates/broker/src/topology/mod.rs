@@ -36,7 +36,7 @@ use self::bindings::Bindings;
 use self::exchange::Exchanges;
 use self::queue_record::Queues;
 
-pub use self::bindings::{BindingView, DestinationKind};
+pub use self::bindings::{BindingPlace, BindingView, DestinationKind};
 pub use self::exchange::{Exchange, ExchangeDeclare, ExchangeKind};
 pub use self::headers::{HeaderSource, HeaderValue, NoHeaders};
 pub use self::queue_record::{
@@ -51,6 +51,15 @@ pub struct ConnectionId(pub u64);
 
 /// Names with this prefix are the server's own (section 3.1.3.1 of the specification).
 const RESERVED_PREFIX: &str = "amq.";
+
+/// Whether something is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is, and as it is wanted.
+    There,
+    /// It is not, and nothing speaks against it.
+    Missing,
+}
 
 /// The ids of the methods that the topology answers for.
 mod method {
@@ -71,7 +80,7 @@ mod method {
 /// Invariants:
 /// - a binding's source, and its destination, exist;
 /// - an exchange's routing table holds exactly the bindings of which it is the source;
-/// - an auto-delete exchange that once was the source of a binding is the source of at least one;
+/// - an auto-delete exchange that is not durable and once was the source of a binding is the source of at least one;
 /// - the predeclared exchanges exist.
 #[derive(Debug)]
 pub struct Topology {
@@ -80,6 +89,8 @@ pub struct Topology {
     exchanges: Exchanges,
     queues: Queues,
     bindings: Bindings,
+    /// Durable auto-delete exchanges that lost their last binding as a source and were not asked for yet.
+    used_up: Vec<Box<str>>,
 }
 
 impl Topology {
@@ -92,6 +103,7 @@ impl Topology {
             exchanges: Exchanges::predeclared(),
             queues: Queues::default(),
             bindings: Bindings::default(),
+            used_up: Vec::new(),
         }
     }
 
@@ -106,6 +118,12 @@ impl Topology {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The durable auto-delete exchanges that lost their last binding as a source since this was last asked. They are still there: what
+    /// is durable goes only by a change that is in the log, and the caller makes one of each.
+    pub fn take_used_up(&mut self) -> Vec<Box<str>> {
+        std::mem::take(&mut self.used_up)
     }
 
     fn changed(&mut self) {
@@ -124,11 +142,11 @@ impl Topology {
         format!("exchange '{name}' in vhost '{}'", self.vhost)
     }
 
-    fn no_queue(&self, name: &str, method: MethodId) -> Exception {
+    pub(crate) fn no_queue(&self, name: &str, method: MethodId) -> Exception {
         Exception::new(ReplyCode::NotFound, format!("no {}", self.queue_text(name)), method)
     }
 
-    fn no_exchange(&self, name: &str, method: MethodId) -> Exception {
+    pub(crate) fn no_exchange(&self, name: &str, method: MethodId) -> Exception {
         Exception::new(ReplyCode::NotFound, format!("no {}", self.exchange_text(name)), method)
     }
 }

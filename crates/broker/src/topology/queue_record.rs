@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use amqp::{Exception, FieldTable, MethodId, ReplyCode};
-use queue::QueueId;
+use queue::{QueueId, Settings};
 use rustc_hash::FxHashMap;
 
 use super::bindings::Destination;
@@ -140,7 +140,8 @@ impl QueueDeclare<'_> {
         self.exclusive.then_some(self.connection)
     }
 
-    pub(super) fn is_durable(&self) -> bool {
+    /// Whether the queue will survive a restart.
+    pub(crate) fn is_durable(&self) -> bool {
         self.durable && !self.exclusive
     }
 }
@@ -166,6 +167,17 @@ pub struct QueueRecord {
     pub shard: u32,
     /// What its arguments mean.
     pub settings: QueueSettings,
+}
+
+impl QueueRecord {
+    /// What the queue itself needs to know.
+    pub(crate) fn machine_settings(&self) -> Settings {
+        Settings {
+            auto_delete: self.auto_delete,
+            single_active_consumer: self.settings.single_active_consumer,
+            durable: self.durable,
+        }
+    }
 }
 
 /// What becomes of a declare.
@@ -330,7 +342,7 @@ impl Topology {
         // While the record is there: a binding is taken apart by what it leads to.
         let used_up = self.remove_bindings_to(Destination::Queue(id));
         self.queues.remove(&record);
-        self.drop_exchanges(used_up);
+        self.drop_used_up(used_up);
         self.changed();
         Some(record)
     }
