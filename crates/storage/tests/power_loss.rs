@@ -123,7 +123,8 @@ impl Run {
             match event {
                 Event::Written { group, up_to, placed } => {
                     let group = self.groups.get_mut(&group).expect("known");
-                    let at = group.states.iter().position(|(ticket, _)| *ticket == up_to).expect("submitted, not failed");
+                    let at =
+                        group.states.iter().position(|(ticket, _)| *ticket == up_to).expect("submitted, not failed");
                     group.states.drain(..at);
                     for (index, location) in placed {
                         // What was overwritten in the same turn is of no use to a queue.

@@ -135,9 +135,10 @@ impl GroupIndex {
             self.terms.push_back((index, term));
         }
         let needs_point = self.begins_anew
-            || self.points.back().is_none_or(|point| {
-                point.place.file != place.file || place.offset - point.place.offset >= spacing
-            });
+            || self
+                .points
+                .back()
+                .is_none_or(|point| point.place.file != place.file || place.offset - point.place.offset >= spacing);
         if needs_point {
             assert!(self.points.back().is_none_or(|point| point.index < index && point.place <= place));
             self.points.push_back(Point { index, place });
@@ -261,7 +262,8 @@ mod tests {
         let mut log = GroupIndex::default();
         append(&mut log, 1, 1, 1, 4096).unwrap();
         assert_eq!(append(&mut log, 3, 1, 1, 4200), Err(Gap { got: Index(3), last: Index(1) }));
-        log.apply(&Record::Compact { group: GROUP, index: Index(1), term: Term(1) }, place(1, 4300), POINT_SPACING).unwrap();
+        log.apply(&Record::Compact { group: GROUP, index: Index(1), term: Term(1) }, place(1, 4300), POINT_SPACING)
+            .unwrap();
         assert!(append(&mut log, 1, 1, 1, 4400).is_err());
         append(&mut log, 2, 1, 1, 4400).unwrap();
         assert_eq!(log.find(Index(2)), Some((place(1, 4400), Index(2))));
@@ -279,7 +281,8 @@ mod tests {
         let mut log = GroupIndex::from_state(&state);
         append(&mut log, 8, 2, 4, 4096).unwrap();
         assert!(!log.is_complete());
-        log.apply(&Record::Compact { group: GROUP, index: Index(7), term: Term(2) }, place(4, 5000), POINT_SPACING).unwrap();
+        log.apply(&Record::Compact { group: GROUP, index: Index(7), term: Term(2) }, place(4, 5000), POINT_SPACING)
+            .unwrap();
         assert!(log.is_complete());
         assert_eq!(log.term(Index(8)), Some(Term(2)));
     }

@@ -428,7 +428,9 @@ impl State {
             | Record::HardState { group, .. }
             | Record::Truncate { group, .. }
             | Record::Compact { group, .. }
-            | Record::SnapshotMark { group, .. } => self.groups.entry(*group).or_default().apply(record, place, self.chunk_bytes)?,
+            | Record::SnapshotMark { group, .. } => {
+                self.groups.entry(*group).or_default().apply(record, place, self.chunk_bytes)?
+            }
         }
         Ok(())
     }

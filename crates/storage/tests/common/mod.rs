@@ -7,8 +7,8 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use warrenmq_storage::{
-    Completion, Entry, GroupId, Index, Log, LogOptions, Location, Operation, StorageError, Submission, Term, Ticket, Verify,
-    Written,
+    Completion, Entry, GroupId, Index, Location, Log, LogOptions, Operation, StorageError, Submission, Term, Ticket,
+    Verify, Written,
 };
 
 /// Small files, so that a test goes through many.
@@ -39,7 +39,7 @@ pub enum Event {
 pub struct Events(Mutex<Vec<Event>>);
 
 impl Events {
-        pub fn new() -> Arc<Events> {
+    pub fn new() -> Arc<Events> {
         Arc::new(Events::default())
     }
 
@@ -106,8 +106,7 @@ impl Model {
     /// What the log has of the group.
     pub fn read(log: &Log, group: GroupId) -> Result<Model, StorageError> {
         let Some(status) = log.status(group) else { return Ok(Model::default()) };
-        let mut model =
-            Model { compacted: status.compacted, entries: VecDeque::new(), hard_state: status.hard_state };
+        let mut model = Model { compacted: status.compacted, entries: VecDeque::new(), hard_state: status.hard_state };
         while model.last() < status.last {
             for entry in log.entries(group, model.last().next(), 5000)? {
                 assert_eq!(entry.index, model.last().next());
