@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
-use crate::connection::{ConnectionHandle, Event};
+use crate::connection::{ConnectionHandle, DirectReplies, Event};
 use crate::mailbox::Mailbox;
 use crate::settings::Settings;
 use crate::shard::{ShardInput, ShardTask};
@@ -31,6 +31,7 @@ pub struct Broker {
     access_version: AtomicU64,
     shards: Vec<Arc<Mailbox<ShardInput>>>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
+    direct_replies: Arc<DirectReplies>,
     memory: Arc<MessageMemory>,
     memory_alarm: AtomicBool,
     stopping: AtomicBool,
@@ -57,6 +58,7 @@ impl Broker {
             vhosts: RwLock::new(vhosts),
             shards: (0..shards).map(|_| Arc::default()).collect(),
             connections: Mutex::default(),
+            direct_replies: Arc::default(),
             memory: Arc::default(),
             memory_alarm: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -129,6 +131,11 @@ impl Broker {
 
     pub(crate) fn memory(&self) -> &Arc<MessageMemory> {
         &self.memory
+    }
+
+    /// Who takes direct replies.
+    pub(crate) fn direct_replies(&self) -> &Arc<DirectReplies> {
+        &self.direct_replies
     }
 
     /// Whether publishers are to be blocked for want of memory.

@@ -15,6 +15,7 @@ mod channel;
 mod close;
 mod confirms;
 mod consume;
+mod direct_reply;
 mod exchange_methods;
 mod handle;
 mod handshake;
@@ -30,5 +31,6 @@ mod task;
 mod transaction;
 mod unacked;
 
+pub(crate) use direct_reply::DirectReplies;
 pub(crate) use handle::{ConnectionHandle, Event, Limiter};
 pub use task::serve;

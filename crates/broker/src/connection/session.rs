@@ -245,6 +245,7 @@ impl Session {
             Event::BatchDone { shard, number } => self.batch_done(shard, number),
             Event::Reply { token, reply } => self.reply(token, reply),
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),
+            Event::DirectReply { channel, key, message } => self.direct_reply(channel, key, &message),
             Event::Alarm => self.alarm_changed(),
             Event::Shutdown => self.shutdown(),
         }
@@ -253,11 +254,11 @@ impl Session {
     /// Time went by.
     pub(super) fn tick(&mut self) {
         match self.phase {
-            Phase::Header | Phase::Start | Phase::Tune | Phase::Open => {
-                if self.now >= self.opened_at + self.broker.settings().handshake_timeout {
-                    tracing::warn!(connection = %self.log_name(), "handshake not done in time: closed");
-                    self.phase = Phase::Gone;
-                }
+            Phase::Header | Phase::Start | Phase::Tune | Phase::Open
+                if self.now >= self.opened_at + self.broker.settings().handshake_timeout =>
+            {
+                tracing::warn!(connection = %self.log_name(), "handshake not done in time: closed");
+                self.phase = Phase::Gone;
             }
             Phase::Running if !self.heartbeat.is_zero() => {
                 // A client that is not read cannot be blamed for silence.
@@ -399,9 +400,9 @@ impl Session {
             ChannelState::Closing => {
                 match id {
                     MethodId::CHANNEL_CLOSE_OK => self.forget_channel(number),
-                    MethodId::CHANNEL_CLOSE => {
-                        self.send(number, close_ok());
-                    }
+                    MethodId::CHANNEL_CLOSE => self.send(number, close_ok()),
+                    // Its close-ok is due first: the number is not free yet.
+                    MethodId::CHANNEL_OPEN => return Err(second_open().into()),
                     _ => {}
                 }
                 return Ok(());
@@ -434,7 +435,6 @@ impl Session {
                 self.channels.insert(number, channel);
                 Ok(())
             }
-            Method::Other(MethodId { class: 10, .. } | MethodId::CHANNEL_CLOSE_OK, _) => Err(unimplemented(id).into()),
             _ => Err(not_open(id).into()),
         }
     }
@@ -442,9 +442,7 @@ impl Session {
     fn cold_method(&mut self, number: u16, id: MethodId, class: AMQPClass, payload: &[u8]) -> Result<(), Fault> {
         use amqp::methods::{basic, channel as ch, confirm, exchange, queue, tx};
         match class {
-            AMQPClass::Channel(ch::AMQPMethod::Open(_)) => {
-                Err(Exception::new(ReplyCode::ChannelError, "second 'channel.open' seen", id).into())
-            }
+            AMQPClass::Channel(ch::AMQPMethod::Open(_)) => Err(second_open().into()),
             AMQPClass::Channel(ch::AMQPMethod::Close(_)) => {
                 self.client_closes_channel(number);
                 Ok(())
@@ -582,6 +580,10 @@ impl Session {
 pub(super) fn close_ok() -> AMQPClass {
     use amqp::methods::channel::{AMQPMethod, CloseOk};
     AMQPClass::Channel(AMQPMethod::CloseOk(CloseOk {}))
+}
+
+fn second_open() -> Exception {
+    Exception::new(ReplyCode::ChannelError, "second 'channel.open' seen", MethodId::CHANNEL_OPEN)
 }
 
 fn not_open(id: MethodId) -> Exception {
