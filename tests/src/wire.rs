@@ -200,6 +200,12 @@ impl Wire {
         self
     }
 
+    /// Publishes to a queue by its name, on a connection that may end any time. Answers whether it could be sent.
+    pub fn try_publish(&mut self, queue: &str, properties: BasicProperties, body: &str) -> bool {
+        let bytes = publish_bytes(self.channel, self.frame_max, publish("", queue), properties, body.as_bytes());
+        self.socket.write_all(&bytes).is_ok()
+    }
+
     // ---- receiving
 
     /// The next frame, heartbeats too, and its channel. Fails the test when the broker hangs up.

@@ -114,10 +114,10 @@ impl ConnectionHandle {
         let cost = bytes + Self::DELIVERY_OVERHEAD;
         if self.outstanding.load(Ordering::Relaxed) >= Self::OUTSTANDING_HIGH {
             self.parked.store(true, Ordering::SeqCst);
+            // The flag stays up: it may be another consumer's too, and a resume too many does no harm.
             if self.outstanding.load(Ordering::SeqCst) >= Self::OUTSTANDING_LOW {
                 return false;
             }
-            self.parked.store(false, Ordering::SeqCst);
         }
         self.outstanding.fetch_add(cost, Ordering::Relaxed);
         true

@@ -515,3 +515,53 @@ impl Machine {
         (slot.message.clone(), slot.redelivered)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChunkKind;
+
+    const HOLDER: ConsumerId = ConsumerId { connection: 1, local: 1 };
+
+    fn chunk(count: u32, offset: u32) -> Chunk {
+        Chunk { kind: ChunkKind::Entry, first: 0, skip: 0, count, bytes: count * 4, file: 1, offset, length: 100 }
+    }
+
+    /// The messages of a chunk as they would come back from disk; each body is its sequence number.
+    fn read(chunk: &Chunk) -> Vec<Option<Paged>> {
+        (chunk.first..chunk.first + u64::from(chunk.count))
+            .map(|sequence| {
+                let message = Message::from_parts(b"\0\0", b"\0\0", sequence.to_string().as_bytes());
+                Some(Paged { message, place: Place { file: chunk.file, offset: chunk.offset } })
+            })
+            .collect()
+    }
+
+    fn get_all(machine: &mut Machine) -> Vec<u64> {
+        let mut got = Vec::new();
+        loop {
+            while let Some(chunk) = machine.wanted_chunk() {
+                machine.page_in(read(&chunk), &mut Vec::new());
+            }
+            let Some(reply) = machine.get(HOLDER, false) else { return got };
+            let text = String::from_utf8_lossy(reply.message.body_bytes()).into_owned();
+            got.push(text.parse().expect("a number"));
+            assert_eq!(reply.sequence.0, *got.last().expect("just pushed"));
+        }
+    }
+
+    #[test]
+    fn a_backlog_with_removed_messages_comes_back_without_them_and_in_order() {
+        let mut machine = Machine::new(QueueId(1), Settings { durable: true, ..Settings::default() });
+        for (count, offset) in [(1, 0), (405, 1000), (114, 2000)] {
+            machine.enqueue_cold(chunk(count, offset), 0);
+        }
+        let even: Intervals = (0..520).step_by(2).map(Sequence).collect();
+        machine.remove(&even, &mut Vec::new());
+        machine.enqueue_cold(chunk(1, 3000), 0);
+        machine.enqueue_cold(chunk(300, 4000), 0);
+        let expected: Vec<u64> = (1..520).step_by(2).chain(520..821).collect();
+        assert_eq!(machine.counts().ready, expected.len() as u64);
+        assert_eq!(get_all(&mut machine), expected);
+    }
+}

@@ -291,7 +291,7 @@ impl Shard {
                 answer(token, Reply::Purged(ready), effects);
             }
             Op::Get { holder, no_ack, .. } => {
-                if let Some(chunk) = machine.wanted_chunk() {
+                while let Some(chunk) = machine.wanted_chunk() {
                     let messages = admission.read_chunk(queue, &chunk);
                     self.memory.added += machine.page_in(messages, &mut self.releases);
                 }

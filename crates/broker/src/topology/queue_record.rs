@@ -279,6 +279,11 @@ impl Topology {
             self.refuse_locked(record, d.connection, method::QUEUE_DECLARE)?;
             return Ok(Declared::Existing(Arc::clone(record)));
         }
+        // Reserved even if the queue exists: who was given a made-up name does not declare it again.
+        if !d.server_named && d.name.starts_with(RESERVED_PREFIX) {
+            let text = format!("queue name '{}' contains reserved prefix 'amq.*'", d.name);
+            return Err(Exception::new(ReplyCode::AccessRefused, text, method::QUEUE_DECLARE));
+        }
         if let Some(record) = found {
             if record.exclusive_owner != d.owner() {
                 return Err(self.locked(record, method::QUEUE_DECLARE));
@@ -288,9 +293,6 @@ impl Topology {
         }
         if d.server_named {
             arguments::check_server_named(d.arguments)?;
-        } else if d.name.starts_with(RESERVED_PREFIX) {
-            let text = format!("queue name '{}' contains reserved prefix 'amq.*'", d.name);
-            return Err(Exception::new(ReplyCode::AccessRefused, text, method::QUEUE_DECLARE));
         }
         arguments::check(d, &self.queue_text(d.name))?;
         Ok(Declared::New)

@@ -235,7 +235,8 @@ impl Pair {
                     self.next_queue += 1;
                 }
                 // One that is there is made again, with other settings: it stays as it is.
-                let (queue, settings) = (self.places[place], Settings { auto_delete, single_active_consumer });
+                let (queue, settings) =
+                    (self.places[place], Settings { auto_delete, single_active_consumer, ..Settings::default() });
                 self.model.create(queue, settings.clone());
                 draft.ops.push(Op::Create { queue, settings });
             }
@@ -324,7 +325,7 @@ impl Pair {
         self.batches += 1;
         let number = self.batches;
         let mut effects = Vec::new();
-        let batch = Batch { connection, number, ops, buffers: vec![Bytes::from(data)] };
+        let batch = Batch { connection, number, urgent: false, ops, buffers: vec![Bytes::from(data)] };
         self.shard.apply(batch, &mut self.gate, &mut effects);
         assert_eq!(effects.pop(), Some(Effect::BatchDone { connection, number }), "a batch ends with its end");
         self.shard.deliver(&mut self.gate, &mut effects);

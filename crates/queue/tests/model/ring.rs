@@ -53,7 +53,13 @@ impl Story {
     fn run(&mut self, ops: Vec<Op>) {
         self.number += 1;
         self.effects.clear();
-        let batch = Batch { connection: 1, number: self.number, ops, buffers: vec![Bytes::from_static(MESSAGE)] };
+        let batch = Batch {
+            connection: 1,
+            number: self.number,
+            urgent: false,
+            ops,
+            buffers: vec![Bytes::from_static(MESSAGE)],
+        };
         self.shard.apply(batch, &mut Gate::default(), &mut self.effects);
         self.shard.deliver(&mut Gate::default(), &mut self.effects);
     }

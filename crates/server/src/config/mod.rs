@@ -1,6 +1,6 @@
 //! The node's settings: what there is ([`Config`]), where it comes from ([`load`]), and what is said when it is wrong.
 //!
-//! Command line over environment over files over defaults. Files are in RabbitMQ's sysctl format ([`file`]) and use its
+//! Command line over environment over files over defaults. Files are in RabbitMQ's sysctl format ([`mod@file`]) and use its
 //! keys ([`keys`]); so do the environment variables ([`environment`]). An unknown key is worth a warning and nothing more, because
 //! files written for RabbitMQ shall just work; a bad value of a known key keeps the node from starting.
 
