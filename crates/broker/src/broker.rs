@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use queue::{Op, QueueId};
 use rustc_hash::FxHashMap;
-use storage::{LogOptions, StorageError};
+use storage::{Admission as LogAdmission, LogOptions, StorageError};
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
-use crate::connection::{ConnectionHandle, Event};
+use crate::connection::{ConnectionHandle, DirectReplies, Event};
 use crate::durable::{self, DurableShardTask};
 use crate::mailbox::Mailbox;
 use crate::metadata::{self, Change, Metadata, RecoveredQueues};
@@ -23,6 +23,11 @@ use crate::vhost::Vhost;
 
 /// How often memory use is looked at. A flood of 400 MB/s grows by 40 MB in that time.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Free space and the length of the log are looked at once in so many looks at the memory: about twice a second.
+const DISK_CHECK_EVERY: u32 = 5;
+/// The log may be this much longer than twice what is live in it before the shard that holds on to its oldest entries is asked for a
+/// snapshot. Less would have busy shards make snapshots for nothing.
+const LOG_SLACK_BYTES: u64 = 256 * 1024 * 1024;
 /// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
 const LOCAL_QUEUE: u64 = 1 << 63;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
@@ -60,11 +65,13 @@ pub struct Broker {
     metadata: Arc<Mailbox<metadata::Input>>,
     recovered_queues: Mutex<RecoveredQueues>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
+    direct_replies: Arc<DirectReplies>,
     memory: Arc<MessageMemory>,
     /// Bytes of durable messages that are in memory.
     pub(crate) bodies: AtomicU64,
     log_failed: AtomicBool,
     memory_alarm: AtomicBool,
+    disk_alarm: AtomicBool,
     stopping: AtomicBool,
     next_connection: AtomicU64,
     next_queue: AtomicU64,
@@ -101,10 +108,12 @@ impl Broker {
             metadata,
             recovered_queues: Mutex::new(recovered_queues),
             connections: Mutex::default(),
+            direct_replies: Arc::default(),
             memory: Arc::default(),
             bodies: AtomicU64::new(0),
             log_failed: AtomicBool::new(false),
             memory_alarm: AtomicBool::new(false),
+            disk_alarm: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),
             next_queue: AtomicU64::new(1),
@@ -121,7 +130,7 @@ impl Broker {
         }
         broker.store.log().accounting_complete();
         broker.store.start(writer)?;
-        tokio::spawn(watch_memory(Arc::clone(&broker)));
+        tokio::spawn(watch(Arc::clone(&broker)));
         Ok(broker)
     }
 
@@ -168,6 +177,25 @@ impl Broker {
         }
     }
 
+    /// Writes what the durable shards still have for the log, and closes it. Comes last: nothing durable works after it.
+    pub async fn close(self: &Arc<Self>) {
+        let flushed: Vec<_> = (0..self.settings.durable_shards)
+            .map(|durable_shard| {
+                let (done, flushed) = tokio::sync::oneshot::channel();
+                self.shard(self.durable_shard(durable_shard)).send(ShardInput::Flush(done));
+                flushed
+            })
+            .collect();
+        for flushed in flushed {
+            // A shard that is gone has nothing left to write.
+            let _ = flushed.await;
+        }
+        let broker = Arc::clone(self);
+        if tokio::task::spawn_blocking(move || broker.store.close()).await.is_err() {
+            tracing::error!("the log could not be closed in order");
+        }
+    }
+
     pub(crate) fn vhost(&self, name: &str) -> Option<Arc<Vhost>> {
         self.vhosts.read().get(name).cloned()
     }
@@ -210,9 +238,25 @@ impl Broker {
         self.log_failed.store(true, Ordering::Release);
     }
 
-    /// Whether publishers are to be blocked for want of memory.
-    pub(crate) fn memory_alarm(&self) -> bool {
-        self.memory_alarm.load(Ordering::Relaxed)
+    /// Who takes direct replies.
+    pub(crate) fn direct_replies(&self) -> &Arc<DirectReplies> {
+        &self.direct_replies
+    }
+
+    /// Whether publishers are to be blocked.
+    #[inline]
+    pub(crate) fn is_alarmed(&self) -> bool {
+        self.memory_alarm.load(Ordering::Relaxed) || self.disk_alarm.load(Ordering::Relaxed)
+    }
+
+    /// Why publishers are blocked, in RabbitMQ's words; `None` when they are not.
+    pub(crate) fn alarm_reason(&self) -> Option<&'static str> {
+        match (self.memory_alarm.load(Ordering::Relaxed), self.disk_alarm.load(Ordering::Relaxed)) {
+            (false, false) => None,
+            (true, false) => Some("low on memory"),
+            (false, true) => Some("low on disk"),
+            (true, true) => Some("low on memory & low on disk"),
+        }
     }
 
     pub(crate) fn shard_count(&self) -> u32 {
@@ -287,15 +331,35 @@ impl Broker {
         self.shard(shard).send(ShardInput::Ops(ops));
     }
 
-    fn set_memory_alarm(&self, on: bool) {
-        if self.memory_alarm.swap(on, Ordering::AcqRel) == on {
+    /// Publishers are blocked while there is little space left, or none that the log could use.
+    fn check_disk(&self) {
+        let limit = self.settings.disk_free_limit_bytes;
+        let free = self.store.fs().free_bytes(self.store.dir()).unwrap_or(u64::MAX);
+        let refused = self.log_failed.load(Ordering::Acquire) || self.store.log().admission() != LogAdmission::Open;
+        self.set_alarm(&self.disk_alarm, free < limit || refused, "disk", limit);
+    }
+
+    /// A file of the log stays while any group needs an entry in it: the group that needs the oldest makes a snapshot.
+    fn shorten_log(&self) {
+        let usage = self.store.log().usage();
+        if usage.log_bytes <= usage.live_bytes.saturating_mul(2).saturating_add(LOG_SLACK_BYTES) {
             return;
         }
-        let limit = self.settings.memory_high_watermark_bytes;
+        let Some((group, _)) = self.store.log().most_retentive_group() else { return };
+        if let Some(durable_shard) = group.0.checked_sub(1) {
+            self.shard(self.durable_shard(durable_shard)).send(ShardInput::MakeSnapshot);
+        }
+    }
+
+    /// Raises or clears an alarm, and has all connections look when it changed.
+    fn set_alarm(&self, alarm: &AtomicBool, on: bool, resource: &str, limit_bytes: u64) {
+        if alarm.swap(on, Ordering::AcqRel) == on {
+            return;
+        }
         if on {
-            tracing::warn!(limit, "memory alarm: publishers are blocked until memory use is below the limit again");
+            tracing::warn!(resource, limit_bytes, "alarm: publishers are blocked until there is enough again");
         } else {
-            tracing::info!(limit, "memory alarm cleared");
+            tracing::info!(resource, limit_bytes, "alarm cleared");
         }
         let handles: Vec<_> = self.connections.lock().values().cloned().collect();
         for handle in handles {
@@ -309,17 +373,23 @@ pub(crate) fn is_durable(queue: QueueId) -> bool {
     queue.0 & LOCAL_QUEUE == 0
 }
 
-/// Raises and clears the memory alarm.
-async fn watch_memory(broker: Arc<Broker>) {
+/// Raises and clears the alarms, and has shards let go of what keeps the log long.
+async fn watch(broker: Arc<Broker>) {
     let limit = broker.settings.memory_high_watermark_bytes;
     let mut interval = tokio::time::interval(MEMORY_CHECK_INTERVAL);
+    let mut looks = 0u32;
     loop {
         interval.tick().await;
         let used = crate::memory::resident_bytes().unwrap_or(0).max(broker.memory.bytes());
         if used > limit {
-            broker.set_memory_alarm(true);
+            broker.set_alarm(&broker.memory_alarm, true, "memory", limit);
         } else if used < limit / 100 * MEMORY_ALARM_END_PERCENT {
-            broker.set_memory_alarm(false);
+            broker.set_alarm(&broker.memory_alarm, false, "memory", limit);
+        }
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(DISK_CHECK_EVERY) {
+            broker.check_disk();
+            broker.shorten_log();
         }
     }
 }

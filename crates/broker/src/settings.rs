@@ -32,6 +32,8 @@ pub struct Settings {
     pub memory_high_watermark_bytes: u64,
     /// Bytes of durable messages that may stay in memory; beyond it they are on disk only until they are wanted.
     pub body_budget_bytes: u64,
+    /// Below this many free bytes on the data directory's disk publishers are blocked.
+    pub disk_free_limit_bytes: u64,
     /// Virtual hosts beside the default one.
     pub vhosts: Vec<String>,
     /// The virtual host that is there from the start.
@@ -69,6 +71,7 @@ impl Default for Settings {
             max_message_bytes: 134_217_728,
             memory_high_watermark_bytes: u64::MAX,
             body_budget_bytes: u64::MAX,
+            disk_free_limit_bytes: 50_000_000,
             vhosts: Vec::new(),
             default_vhost: "/".to_owned(),
             default_user: "guest".to_owned(),

@@ -40,6 +40,8 @@ pub(crate) enum ShardInput {
     MakeSnapshot,
     /// To a durable shard: see whether the log takes submissions again.
     Retry,
+    /// To a durable shard: tell when all that came before is in the log's hands.
+    Flush(tokio::sync::oneshot::Sender<()>),
 }
 
 /// The task.
@@ -95,7 +97,8 @@ impl ShardTask {
                 | ShardInput::Failed { .. }
                 | ShardInput::SnapshotStored { .. }
                 | ShardInput::MakeSnapshot
-                | ShardInput::Retry => unreachable!("only durable shards have a log"),
+                | ShardInput::Retry
+                | ShardInput::Flush(_) => unreachable!("only durable shards have a log"),
             }
             if self.effects.len() >= DISPATCH_AT {
                 self.shard.deliver(&mut self.peers, &mut self.effects);

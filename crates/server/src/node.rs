@@ -37,6 +37,7 @@ pub(crate) async fn run(
     tracing::info!(connections = broker.connection_count(), "stopping: no new connections, clients are told");
     acceptors.shutdown().await;
     broker.stop(STOP_PATIENCE).await;
+    broker.close().await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -71,6 +72,8 @@ fn settings(config: &Config) -> Settings {
         initial_frame_max: config.initial_frame_max_bytes,
         max_message_bytes: config.max_message_bytes,
         memory_high_watermark_bytes: config.memory_watermark.limit_bytes(total_memory_bytes),
+        body_budget_bytes: config.body_budget.limit_bytes(total_memory_bytes),
+        disk_free_limit_bytes: config.disk_free_limit.bytes(total_memory_bytes),
         vhosts: first.more_vhosts.clone(),
         default_vhost: first.vhost.clone(),
         default_user: first.user.clone(),

@@ -8,6 +8,7 @@ use queue::QueueId;
 use rustc_hash::FxHashMap;
 
 use super::confirms::Confirms;
+use super::direct_reply::ReplyConsumer;
 use super::handle::Limiter;
 use super::staging::Record;
 use super::transaction::Transaction;
@@ -117,6 +118,8 @@ pub(crate) struct Channel {
     pub(crate) transaction: Option<Box<Transaction>>,
     /// The queue that was declared last: what an empty name stands for.
     pub(crate) last_queue: Option<Box<str>>,
+    /// Takes direct replies.
+    pub(crate) reply_consumer: Option<Box<ReplyConsumer>>,
     /// Who holds what came by `basic.get`.
     pub(crate) holder: Option<u32>,
 }
@@ -137,6 +140,7 @@ impl Channel {
             confirms: None,
             transaction: None,
             last_queue: None,
+            reply_consumer: None,
             holder: None,
         }
     }

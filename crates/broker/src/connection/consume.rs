@@ -8,6 +8,7 @@ use amqp::{AMQPValue, Exception, FieldTable, MethodId, ReplyCode, encode};
 use queue::{ConsumerId, ConsumerSpec, Delivery, Op};
 
 use super::channel::{Consumer, Fault, Pending};
+use super::direct_reply;
 use super::handle::{ConnectionHandle, Limiter};
 use super::session::Session;
 use super::unacked::Unacked;
@@ -74,6 +75,9 @@ impl Session {
     /// `basic.consume`.
     pub(super) fn consume(&mut self, number: u16, consume: &Consume) -> Result<(), Fault> {
         let method = MethodId::BASIC_CONSUME;
+        if consume.queue.as_str() == direct_reply::PSEUDO_QUEUE {
+            return self.consume_replies(number, consume);
+        }
         let name = self.queue_name(number, consume.queue.as_str(), method)?;
         let tag = consume.consumer_tag.as_str();
         if self.open(number).consumers.contains_key(tag) {
@@ -136,6 +140,12 @@ impl Session {
     /// `basic.cancel`. What is on its way is delivered before `cancel-ok`.
     pub(super) fn cancel(&mut self, number: u16, cancel: &Cancel) -> Result<(), Fault> {
         let tag = cancel.consumer_tag.as_str();
+        if self.cancel_replies(number, tag) {
+            if !cancel.nowait {
+                self.cancel_ok(number, tag);
+            }
+            return Ok(());
+        }
         let Some((tag, &local)) = self.open(number).consumers.get_key_value(tag) else {
             if !cancel.nowait {
                 self.cancel_ok(number, tag);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use amqp::Exception;
-use queue::{Delivery, Reply, Token};
+use queue::{Delivery, Message, Reply, Token};
 
+use super::direct_reply::ReplyKey;
 use crate::mailbox::Mailbox;
 use crate::metadata::Applied;
 use crate::topology::ConnectionId;
@@ -23,6 +24,8 @@ pub(crate) enum Event {
     Metadata { token: Token, result: Result<Applied, Exception> },
     /// The queue of a consumer is gone.
     Cancelled { consumer: u32 },
+    /// A reply for a channel that takes direct replies; its bytes count like a delivery's.
+    DirectReply { channel: u16, key: ReplyKey, message: Message },
     /// An alarm was raised or cleared: look again.
     Alarm,
     /// The node stops.

@@ -16,6 +16,7 @@ mod channel;
 mod close;
 mod confirms;
 mod consume;
+mod direct_reply;
 mod exchange_methods;
 mod handle;
 mod handshake;
@@ -31,5 +32,6 @@ mod task;
 mod transaction;
 mod unacked;
 
+pub(crate) use direct_reply::DirectReplies;
 pub(crate) use handle::{ConnectionHandle, Event, Limiter};
 pub use task::serve;

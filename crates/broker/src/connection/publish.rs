@@ -10,6 +10,7 @@ use amqp::{
 use bytes::Bytes;
 
 use super::channel::{Channel, ChannelState, Fault};
+use super::direct_reply;
 use super::routes::{Route, Versions};
 use super::session::Session;
 use super::staging::{OWN_BUFFER_BYTES, OpenRecord, Record};
@@ -22,6 +23,7 @@ use crate::topology::{ExchangeKind, HeaderSource, HeaderValue};
 const HEADERS: u16 = 1 << 13;
 const EXPIRATION: u16 = 1 << 8;
 const USER_ID: u16 = 1 << 4;
+const REPLY_TO: u16 = 1 << 9;
 /// A body that has arrived to this part (one in four) gets all its room: never more than four times what the client really sent.
 const ROOM_FOR_ALL_AT: u64 = 4;
 /// Largest `expiration`, in milliseconds: what fits 32 bits, as with RabbitMQ.
@@ -147,7 +149,10 @@ impl Session {
         let properties_start = start + usize::from(envelope_bytes);
         let data = self.staging.data();
         let flags = u16::from_be_bytes([data[properties_start], data[properties_start + 1]]);
-        if flags & (HEADERS | EXPIRATION | USER_ID) != 0 {
+        let properties = &data[properties_start..properties_start + properties_bytes as usize];
+        if flags & (HEADERS | EXPIRATION | USER_ID) != 0
+            || (flags & REPLY_TO != 0 && direct_reply::is_request(properties))
+        {
             let bytes = data.split_off(start);
             return self.publish_record(number, Record { bytes, envelope_bytes, properties_bytes });
         }
@@ -157,6 +162,10 @@ impl Session {
         let route = if let Some(route) = self.routes.get(envelope, versions) {
             route
         } else {
+            if direct_reply::is_reply(envelope) {
+                let bytes = self.staging.data().split_off(start);
+                return self.publish_record(number, Record { bytes, envelope_bytes, properties_bytes });
+            }
             let envelope: Box<[u8]> = envelope.into();
             match self.route_plain(&envelope, versions) {
                 Ok(route) => routed = route,
@@ -183,6 +192,7 @@ impl Session {
 
     /// Any other case: the message lies in a buffer of its own.
     fn publish_record(&mut self, number: u16, mut record: Record) -> Result<(), Fault> {
+        self.address_request(number, &mut record)?;
         let route = self.route_record(&mut record)?;
         let size = record.bytes.len();
         if size > entry::MAX_MESSAGE_BYTES && route.shards.iter().any(|&(shard, _)| self.broker.is_durable(shard)) {
@@ -282,19 +292,21 @@ impl Session {
             sender_selected(headers, "CC", &mut keys)?;
             has_bcc = sender_selected(headers, "BCC", &mut keys)?;
         }
+        let replies = direct_reply::reply_keys(exchange, &keys);
         let versions = self.versions();
-        if keys.len() == 1
-            && let Some(route) = self.routes.get(envelope, versions)
-        {
+        let cacheable = keys.len() == 1 && replies.is_empty();
+        if cacheable && let Some(route) = self.routes.get(envelope, versions) {
             return Ok(Arc::clone(route));
         }
-        let single = keys.len() == 1;
         let (route, looked_at_headers) = self.route(exchange, &keys, headers)?;
-        if single && !looked_at_headers {
+        if cacheable && !looked_at_headers {
             self.routes.put(envelope, versions, Arc::clone(&route));
         }
         if has_bcc {
             remove_bcc(record);
+        }
+        if !replies.is_empty() {
+            self.send_replies(&replies, record);
         }
         Ok(route)
     }

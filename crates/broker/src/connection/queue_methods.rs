@@ -20,6 +20,9 @@ use crate::topology::{Declared, QueueDeclare, QueueRecord, Topology, strip_crlf}
 impl Session {
     pub(super) fn queue_declare(&mut self, number: u16, declare: Declare) -> Result<(), Fault> {
         let asked = strip_crlf(declare.queue.as_str());
+        if self.declare_replies(number, &asked, &declare)? {
+            return Ok(());
+        }
         let server_named = asked.is_empty() && !declare.passive;
         let name: Cow<'_, str> = if server_named { names::server_named("amq.gen-").into() } else { asked };
         if !declare.passive {

@@ -246,6 +246,7 @@ impl Session {
             Event::Reply { token, reply } => self.reply(token, reply),
             Event::Metadata { token, result } => self.metadata(token, result),
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),
+            Event::DirectReply { channel, key, message } => self.direct_reply(channel, key, &message),
             Event::Alarm => self.alarm_changed(),
             Event::Shutdown => self.shutdown(),
         }
@@ -254,11 +255,11 @@ impl Session {
     /// Time went by.
     pub(super) fn tick(&mut self) {
         match self.phase {
-            Phase::Header | Phase::Start | Phase::Tune | Phase::Open => {
-                if self.now >= self.opened_at + self.broker.settings().handshake_timeout {
-                    tracing::warn!(connection = %self.log_name(), "handshake not done in time: closed");
-                    self.phase = Phase::Gone;
-                }
+            Phase::Header | Phase::Start | Phase::Tune | Phase::Open
+                if self.now >= self.opened_at + self.broker.settings().handshake_timeout =>
+            {
+                tracing::warn!(connection = %self.log_name(), "handshake not done in time: closed");
+                self.phase = Phase::Gone;
             }
             Phase::Running if !self.heartbeat.is_zero() => {
                 // A client that is not read cannot be blamed for silence.
@@ -402,9 +403,9 @@ impl Session {
             ChannelState::Closing => {
                 match id {
                     MethodId::CHANNEL_CLOSE_OK => self.forget_channel(number),
-                    MethodId::CHANNEL_CLOSE => {
-                        self.send(number, close_ok());
-                    }
+                    MethodId::CHANNEL_CLOSE => self.send(number, close_ok()),
+                    // Its close-ok is due first: the number is not free yet.
+                    MethodId::CHANNEL_OPEN => return Err(second_open().into()),
                     _ => {}
                 }
                 return Ok(());
@@ -437,7 +438,6 @@ impl Session {
                 self.channels.insert(number, channel);
                 Ok(())
             }
-            Method::Other(MethodId { class: 10, .. } | MethodId::CHANNEL_CLOSE_OK, _) => Err(unimplemented(id).into()),
             _ => Err(not_open(id).into()),
         }
     }
@@ -451,9 +451,7 @@ impl Session {
     ) -> Result<(), Fault> {
         use amqp::methods::{basic, channel as ch, confirm, exchange, queue, tx};
         match class {
-            AMQPClass::Channel(ch::AMQPMethod::Open(_)) => {
-                Err(Exception::new(ReplyCode::ChannelError, "second 'channel.open' seen", id).into())
-            }
+            AMQPClass::Channel(ch::AMQPMethod::Open(_)) => Err(second_open().into()),
             AMQPClass::Channel(ch::AMQPMethod::Close(_)) => {
                 self.client_closes_channel(number);
                 Ok(())
@@ -557,7 +555,7 @@ impl Session {
     /// Called for each publish: while an alarm is on, the first one is the last.
     #[inline]
     pub(super) fn check_alarm(&mut self) {
-        if self.broker.memory_alarm() && self.blocked.is_none() {
+        if self.broker.is_alarmed() && self.blocked.is_none() {
             self.block();
         }
     }
@@ -565,18 +563,19 @@ impl Session {
     #[cold]
     fn block(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Blocked as BlockedMethod};
+        let Some(reason) = self.broker.alarm_reason() else { return };
         let told = self.client.connection_blocked;
         self.blocked = Some(Blocked { told });
         if told {
-            let reason = "low on memory".into();
+            let reason = reason.into();
             self.send(0, AMQPClass::Connection(AMQPMethod::Blocked(BlockedMethod { reason })));
         }
-        tracing::info!(connection = %self.log_name(), "publisher blocked: low on memory");
+        tracing::info!(connection = %self.log_name(), reason, "publisher blocked");
     }
 
     fn alarm_changed(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Unblocked};
-        if self.broker.memory_alarm() {
+        if self.broker.is_alarmed() {
             return;
         }
         if let Some(blocked) = self.blocked.take() {
@@ -591,6 +590,10 @@ impl Session {
 pub(super) fn close_ok() -> AMQPClass {
     use amqp::methods::channel::{AMQPMethod, CloseOk};
     AMQPClass::Channel(AMQPMethod::CloseOk(CloseOk {}))
+}
+
+fn second_open() -> Exception {
+    Exception::new(ReplyCode::ChannelError, "second 'channel.open' seen", MethodId::CHANNEL_OPEN)
 }
 
 fn not_open(id: MethodId) -> Exception {

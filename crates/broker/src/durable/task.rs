@@ -143,6 +143,7 @@ impl DurableShardTask {
     }
 
     fn turn(&mut self, inputs: &mut Vec<ShardInput>) {
+        let mut flushed = Vec::new();
         for input in inputs.drain(..) {
             match input {
                 ShardInput::Batch(batch) => self.take(batch),
@@ -154,6 +155,7 @@ impl DurableShardTask {
                 ShardInput::Written { up_to, placed } => self.written(up_to, &placed),
                 ShardInput::Failed { ticket, error } => self.failed(ticket, &error),
                 ShardInput::Retry => self.retry(),
+                ShardInput::Flush(done) => flushed.push(done),
                 ShardInput::MakeSnapshot => self.make_snapshot(),
                 ShardInput::SnapshotStored { applied } => self.snapshot_stored(applied),
                 ShardInput::Register(handle) => self.peers.register(handle),
@@ -173,6 +175,10 @@ impl DurableShardTask {
         self.log_journals();
         self.settle_accounts();
         self.dispatch();
+        for done in flushed {
+            // Whoever asked may have stopped waiting.
+            let _ = done.send(());
+        }
         if self.bytes_since_snapshot > SNAPSHOT_AFTER_BYTES.max(self.snapshot_bytes * SNAPSHOT_AFTER_SIZES) {
             self.make_snapshot();
         }

@@ -48,6 +48,8 @@ pub(super) struct Draft {
     no_loopback_users: bool,
     memory_relative: Option<f64>,
     memory_absolute: Option<u64>,
+    bodies_relative: Option<f64>,
+    bodies_absolute: Option<u64>,
     disk_relative: Option<f64>,
     disk_absolute: Option<u64>,
 }
@@ -117,6 +119,8 @@ impl Draft {
             ["total_memory_available_override_value"] => {
                 config.total_memory_bytes = Some(size(value, 1..=u64::MAX)?);
             }
+            ["body_budget", "relative"] => self.bodies_relative = Some(ratio(value)?),
+            ["body_budget", "absolute"] => self.bodies_absolute = Some(size(value, 0..=u64::MAX)?),
             ["disk_free_limit", "relative"] => self.disk_relative = Some(ratio(value)?),
             ["disk_free_limit", "absolute"] => self.disk_absolute = Some(size(value, 0..=u64::MAX)?),
             ["product", "name"] => value.clone_into(&mut config.product_name),
@@ -190,6 +194,11 @@ impl Draft {
         match (self.memory_relative, self.memory_absolute) {
             (Some(ratio), _) => config.memory_watermark = Watermark::Relative(ratio),
             (None, Some(bytes)) => config.memory_watermark = Watermark::Absolute(bytes),
+            (None, None) => {}
+        }
+        match (self.bodies_relative, self.bodies_absolute) {
+            (Some(ratio), _) => config.body_budget = Watermark::Relative(ratio),
+            (None, Some(bytes)) => config.body_budget = Watermark::Absolute(bytes),
             (None, None) => {}
         }
         match (self.disk_relative, self.disk_absolute) {

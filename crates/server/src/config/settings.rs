@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub max_message_bytes: u64,
     /// Memory in use from which on publishers are blocked.
     pub memory_watermark: Watermark,
+    /// Memory for the bodies of durable messages; those beyond are on disk only until they are wanted.
+    pub body_budget: Watermark,
     /// The memory to count as the node's own, in bytes, in place of what the system says.
     pub total_memory_bytes: Option<u64>,
     /// Free disk space below which publishers are blocked.
@@ -97,6 +99,16 @@ pub(crate) enum DiskLimit {
     Absolute(u64),
     /// A multiple of the node's total memory.
     Relative(f64),
+}
+
+impl DiskLimit {
+    /// The limit in bytes, on a node with so much memory.
+    pub(crate) fn bytes(self, total_memory_bytes: u64) -> u64 {
+        match self {
+            Self::Absolute(bytes) => bytes,
+            Self::Relative(ratio) => (total_memory_bytes as f64 * ratio) as u64,
+        }
+    }
 }
 
 /// Where log lines go, and which.
@@ -197,6 +209,8 @@ impl Default for Config {
             // RabbitMQ 4 lowered it to 16 MiB; clients of 3.x send larger ones, so it stays what it was.
             max_message_bytes: 134_217_728,
             memory_watermark: Watermark::default(),
+            // Below the watermark, so that a backlog goes to disk before it blocks publishers.
+            body_budget: Watermark::Relative(0.4),
             total_memory_bytes: None,
             disk_free_limit: DiskLimit::Absolute(50_000_000),
             product_name: "RabbitMQ".to_owned(),

@@ -295,7 +295,12 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
     // Lines that show a form and not the default.
     let samples =
         ["data_dir", "cluster_name", "listeners.tcp.local", "listeners.tcp ", "vhosts.1", "log.file", "log.dir"];
-    let alternatives = ["vm_memory_high_watermark.absolute", "total_memory_available", "disk_free_limit.relative"];
+    let alternatives = [
+        "vm_memory_high_watermark.absolute",
+        "body_budget.absolute",
+        "total_memory_available",
+        "disk_free_limit.relative",
+    ];
     let (mut defaults, mut count) = (String::new(), 0);
     for line in settings {
         assert_eq!(loaded(line).warnings, [], "{line}");
@@ -305,6 +310,6 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
             defaults.push('\n');
         }
     }
-    assert_eq!(count, 35, "settings found in the example");
+    assert_eq!(count, 37, "settings found in the example");
     assert_eq!(config(&defaults), config(""));
 }

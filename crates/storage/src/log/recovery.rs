@@ -75,12 +75,12 @@ pub(super) fn open(
     options: LogOptions,
     completion: Arc<dyn Completion>,
 ) -> Result<(Log, Writer, Recovered), StorageError> {
-    assert!(options.file_bytes >= 4 * HEADER_BYTES && options.reserve_bytes >= 2 * HEADER_BYTES);
+    assert!(options.reserve_bytes >= 2 * HEADER_BYTES && options.file_bytes > options.reserve_bytes);
     fs.create_dir(dir).map_err(StorageError::io("create", dir))?;
-    let mut pool = Pool::open(&*fs, dir, &options)?;
+    let pool = Pool::open(fs.clone(), dir, options.clone())?;
     let mut recovery = Recovery::new(&*fs, dir, identity, &options)?;
     recovery.read_all()?;
-    let end = recovery.finish(&mut pool)?;
+    let end = recovery.finish(&pool)?;
     let Recovery { state, recovered, .. } = recovery;
     if let Some(torn) = &recovered.torn {
         let TornTail { file, offset, dropped_bytes } = torn;
@@ -98,7 +98,7 @@ pub(super) fn open(
         inbox: Mutex::new(Inbox::default()),
         wake_writer: Condvar::new(),
         state: RwLock::new(state),
-        pool: Mutex::new(pool),
+        pool,
         cache,
         stopped: RwLock::new(None),
         maintenance: Mutex::new(true),
@@ -343,7 +343,7 @@ impl<'a> Recovery<'a> {
 
     /// Makes what was read durable (a killed process may have left it in the page cache) and says where to go on: behind
     /// it, or in a new file if there is none or damage was accepted.
-    fn finish(&mut self, pool: &mut Pool) -> Result<End, StorageError> {
+    fn finish(&mut self, pool: &Pool) -> Result<End, StorageError> {
         self.fs.sync_dir(self.dir).map_err(StorageError::io("sync", self.dir))?;
         let session = self.session + 1;
         let next_frame = self.next_frame;
@@ -365,7 +365,7 @@ impl<'a> Recovery<'a> {
             return Ok(End { file, next_frame, session });
         }
         let number = self.highest.next();
-        let free = pool.take(self.fs, self.dir, self.options)?;
+        let free = pool.take()?;
         let fail = |(what, error)| StorageError::io(what, log_path(self.dir, number))(error);
         let header = FileHeader {
             identity: self.identity,

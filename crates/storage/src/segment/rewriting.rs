@@ -7,7 +7,7 @@ use crate::{
     error::StorageError,
     interval::{self, Interval},
     log::Log,
-    types::{FileKind, GroupId, QueueKey, SegmentNumber},
+    types::{GroupId, QueueKey, SegmentNumber},
 };
 
 /// Segments rewritten at once.
@@ -23,14 +23,18 @@ impl Segments {
     /// # Errors
     /// `Full`: nothing was kept; try again when there is space.
     pub fn copy_out(&self, log: &Log, group: GroupId, mut survivors: Vec<Survivor>) -> Result<Vec<Run>, StorageError> {
-        survivors.sort_unstable_by_key(|survivor| (survivor.queue, survivor.sequence));
-        survivors.dedup_by_key(|survivor| (survivor.queue, survivor.sequence));
+        // First in the order of the log, so that each of its chunks is read and checked once; then in the order of the
+        // segment, from the page cache, against the checksums just taken.
+        survivors.sort_unstable_by_key(|survivor| survivor.location);
+        let mut checked = Vec::with_capacity(survivors.len());
+        for survivor in survivors {
+            checked.push((survivor, crc32c::crc32c(&log.read(survivor.location)?)));
+        }
+        checked.sort_unstable_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
+        checked.dedup_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
         let mut output = Output::new(&self.shared, group);
-        for survivor in &survivors {
-            let body = match survivor.location.file.kind() {
-                FileKind::Log(_) => log.read(survivor.location)?,
-                FileKind::Segment(_) => self.read(survivor.location)?.body,
-            };
+        for (survivor, crc) in checked {
+            let body = log.read_again(survivor.location, crc)?;
             output.add(survivor.queue, survivor.sequence, &body)?;
         }
         output.finish(Vec::new())
