@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use amqp::{AMQPValue, FieldTable};
@@ -184,6 +185,67 @@ fn a_node_set_to_fewer_durable_shards_refuses_to_start() {
     let fewer = broker::Settings { durable_shards: 1, ..settings(dir.path()) };
     let error = broker::Broker::start(fewer).expect_err("queues live on the shards that would be gone");
     assert!(error.to_string().contains("durable shard"), "{error}");
+}
+
+/// The snapshots of the metadata in a data directory, oldest first.
+fn snapshots(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir.join("snapshots")).expect("the directory is there");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    let of_metadata = |path: &PathBuf| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with("metadata.") && name.ends_with(".snapshot"))
+    };
+    let mut found: Vec<PathBuf> = paths.filter(of_metadata).collect();
+    found.sort();
+    found
+}
+
+fn damage(path: &Path) {
+    let mut bytes = std::fs::read(path).expect("it can be read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(path, bytes).expect("it can be written");
+}
+
+#[test]
+fn snapshots_take_the_place_of_entries_and_one_of_two_may_be_damaged() {
+    const QUEUES: u32 = 180;
+    let dir = tempfile::tempdir().expect("a directory");
+    let large = || {
+        let mut arguments = FieldTable::default();
+        arguments.insert("note".into(), AMQPValue::LongString("n".repeat(100_000).into()));
+        Declare { arguments, ..Declare::durable() }
+    };
+    node(settings(dir.path()), |address| async move {
+        let mut client = Client::connect(address).await;
+        client.exchange("x", "direct", Declare::durable()).await.expect("declared");
+        for number in 0..QUEUES {
+            let name = format!("q{number}");
+            client.queue(&name, large()).await.expect("declared");
+            client.bind(&name, "x", &name, none()).await.expect("bound");
+        }
+        client.delete_queue("q7").await.expect("deleted");
+    });
+    let all_there = |address| async move {
+        let mut client = Client::connect(address).await;
+        for number in 0..QUEUES {
+            let name = format!("q{number}");
+            assert_eq!(client.has_queue(&name).await, number != 7, "{name}");
+        }
+        assert_eq!(client.delete_exchange("x", true).await, Err(406), "the bindings are there");
+    };
+    let stored = snapshots(dir.path());
+    assert_eq!(stored.len(), 2, "{stored:?}");
+    node(settings(dir.path()), all_there);
+    damage(&stored[1]);
+    node(settings(dir.path()), all_there);
+
+    damage(&stored[0]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _context = runtime.enter();
+    let error = broker::Broker::start(settings(dir.path())).expect_err("the entries before are gone");
+    assert!(error.to_string().contains("snapshots/metadata."), "{error}");
 }
 
 /// Not a test of correctness: run it by name, with `--ignored --nocapture`, to see the rates.

@@ -4,13 +4,16 @@ use amqp::{AMQPValue, FieldTable};
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use queue::{QueueId, Token};
-use storage::{Index, Operation, Submission, Ticket};
+use storage::{Index, Operation, StorageError, Submission, Ticket};
 
 use super::apply::{Applied, apply};
 use super::op::{Binding, Change, DeclareQueue, ENTRY_FORMAT, Op, decode_entry};
 use super::pipeline::{Asker, Earlier, Item, Pipeline};
 use super::snapshot;
-use crate::connection::ConnectionHandle;
+use super::task::Input;
+use crate::broker::Broker;
+use crate::connection::{ConnectionHandle, Event};
+use crate::settings::Settings;
 use crate::topology::{ConnectionId, ExchangeDeclare, ExchangeKind, QueueDeclare, Topology};
 
 const LOCAL_SHARDS: u32 = 2;
@@ -423,4 +426,48 @@ fn queues_are_spread_over_the_shards() {
         counts[declare.shard as usize] += 1;
     }
     assert!(counts.iter().all(|count| *count > 60), "{counts:?}");
+}
+
+// ---- the task ---------------------------------------------------------------------------------------------------------
+
+/// Waits for what a connection is told about a change.
+async fn answer_to(handle: &ConnectionHandle) -> Result<Applied, amqp::Exception> {
+    let mut events = Vec::new();
+    std::future::poll_fn(|context| handle.mailbox.poll_take(context, &mut events)).await;
+    match events.pop() {
+        Some(Event::Metadata { result, .. }) if events.is_empty() => result,
+        other => panic!("one answer is expected: {other:?}"),
+    }
+}
+
+#[test]
+fn when_the_log_stops_whoever_asks_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let data_dir = dir.path().to_path_buf();
+        let settings = Settings { data_dir, shards: 1, durable_shards: 1, ..Settings::default() };
+        let broker = Broker::start(settings).expect("the node starts");
+        let vhost = broker.vhost("/").expect("it is there from the start");
+        let asker = asker(1);
+        let ask = |op: Op| {
+            vhost.claims().make(&op);
+            broker.metadata().send(Input::Change { change: change(op), asker: Some(asker.clone()) });
+        };
+        ask(declare_exchange("x"));
+        assert_eq!(answer_to(&asker.handle).await, Ok(Applied::Changed));
+        ask(declare_exchange("x"));
+        assert_eq!(answer_to(&asker.handle).await, Ok(Applied::Unchanged));
+        let error = StorageError::Stopped { reason: "cannot sync: it is gone".into() };
+        broker.metadata().send(Input::Failed(Ticket(99), error));
+        ask(declare_exchange("y"));
+        let exception = answer_to(&asker.handle).await.expect_err("refused");
+        assert!(
+            exception.whole_connection
+                && exception.reply_text().starts_with("RESOURCE_ERROR - the node's log has stopped")
+        );
+        broker.metadata().send(Input::Barrier { after: Earlier::All, asker: asker.clone() });
+        assert!(answer_to(&asker.handle).await.is_err(), "what it waits for does not happen");
+        assert!(vhost.read().find_exchange("y").is_none());
+    });
 }

@@ -172,7 +172,13 @@ impl Client {
         self.call_queue(queue::AMQPMethod::Delete(delete)).await
     }
 
-    pub(crate) async fn bind(&mut self, queue: &str, exchange: &str, key: &str, arguments: FieldTable) -> Result<(), u16> {
+    pub(crate) async fn bind(
+        &mut self,
+        queue: &str,
+        exchange: &str,
+        key: &str,
+        arguments: FieldTable,
+    ) -> Result<(), u16> {
         let bind = queue::Bind {
             queue: queue.into(),
             exchange: exchange.into(),
@@ -183,7 +189,13 @@ impl Client {
         self.call_queue(queue::AMQPMethod::Bind(bind)).await
     }
 
-    pub(crate) async fn unbind(&mut self, queue: &str, exchange: &str, key: &str, arguments: FieldTable) -> Result<(), u16> {
+    pub(crate) async fn unbind(
+        &mut self,
+        queue: &str,
+        exchange: &str,
+        key: &str,
+        arguments: FieldTable,
+    ) -> Result<(), u16> {
         let unbind =
             queue::Unbind { queue: queue.into(), exchange: exchange.into(), routing_key: key.into(), arguments };
         self.call_queue(queue::AMQPMethod::Unbind(unbind)).await
