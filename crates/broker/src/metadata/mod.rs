@@ -21,6 +21,9 @@ mod recovery;
 mod snapshot;
 mod task;
 
+#[cfg(test)]
+mod tests;
+
 pub use op::{Binding, Change, DeclareQueue, ENTRY_FORMAT, Op, OpError, decode_entry};
 pub use recovery::RecoveryError;
 

@@ -14,6 +14,7 @@
 //! AMQP 0-9-1 sections 1.6.2 and 1.6.3 (classes exchange and queue), section 3.1 (exchange types).
 
 mod arguments;
+mod binding_methods;
 mod bindings;
 mod equivalence;
 mod exchange;
