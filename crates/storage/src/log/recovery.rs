@@ -230,6 +230,7 @@ impl<'a> Recovery<'a> {
         let verify = newest || self.options.verify == Verify::All;
         let mut scan = Scan::new(&**file, &path, header, verify)?;
         let mut offset = HEADER_BYTES;
+        let mut proven = HEADER_BYTES;
         let mut sealed = None;
         while successor.is_none_or(|successor| successor.previous_end != offset) {
             let Some((frame, records)) = scan.frame(offset, self.next_frame, self.session)? else { break };
@@ -239,6 +240,7 @@ impl<'a> Recovery<'a> {
             }
             self.take_frame(FramePlace { file: number, offset }, frame.frame_length() as u32, &records)?;
             self.session = frame.session;
+            proven = proven.max(frame.synced);
             offset += frame.frame_length() as u32;
         }
         self.end = Some(CurrentFile {
@@ -248,7 +250,7 @@ impl<'a> Recovery<'a> {
             salt: header.salt,
             capacity: header.capacity,
             end: offset,
-            synced: offset,
+            synced: proven.min(offset),
         });
         if let Some(successor) = successor {
             if successor.previous_end == offset && successor.first_frame == self.next_frame {
@@ -347,9 +349,11 @@ impl<'a> Recovery<'a> {
         self.fs.sync_dir(self.dir).map_err(StorageError::io("sync", self.dir))?;
         let session = self.session + 1;
         let next_frame = self.next_frame;
-        let left = self.end.take();
-        if let Some(left) = &left {
+        let mut left = self.end.take();
+        if let Some(left) = &mut left {
+            rewrite(&*left.file, left.synced, left.end).map_err(StorageError::io("write", &left.path))?;
             left.file.sync().map_err(StorageError::io("sync", &left.path))?;
+            left.synced = left.end;
         }
         // They are not to be read again: their survivors are in segments, whatever an older state snapshot says. They leave
         // only now that the announcement is surely durable.
@@ -403,6 +407,13 @@ fn chain(headers: &BTreeMap<FileNumber, (Arc<dyn File>, Header)>) -> Vec<FileNum
     }
     chain.reverse();
     chain
+}
+
+/// Writes again what nothing proves to be synced. If the last sync failed and only the process was restarted, these bytes
+/// may be in the page cache, clean, and nowhere else: a sync alone would not bring them to the disk.
+fn rewrite(file: &dyn File, from: u32, to: u32) -> std::io::Result<()> {
+    let bytes = read_up_to(file, u64::from(from), (to - from) as usize)?;
+    if bytes.is_empty() { Ok(()) } else { file.write_at(&[IoSlice::new(&bytes)], u64::from(from)) }
 }
 
 /// Overwrites a torn tail with zeros, so that it is not reported again.
