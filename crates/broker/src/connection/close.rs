@@ -1,0 +1,159 @@
+//! The ends: exceptions, closes from either side, and what becomes of everything a channel or connection held.
+
+use std::collections::BTreeSet;
+
+use amqp::methods::AMQPClass;
+use amqp::{Exception, MethodId, ReplyCode, encode};
+use queue::{ConsumerId, Op, QueueId};
+
+use super::channel::{ChannelState, Fault};
+use super::session::{Phase, Session, close_ok};
+use crate::shard::ShardInput;
+
+impl Session {
+    /// A frame of `channel` could not be handled.
+    pub(super) fn fault(&mut self, channel: u16, fault: Fault) {
+        match fault {
+            Fault::Exception(exception) if exception.whole_connection || channel == 0 => {
+                self.connection_exception(exception);
+            }
+            Fault::Exception(exception) => self.channel_exception(channel, &exception),
+            Fault::Drop(reason) => {
+                tracing::warn!(connection = %self.log_name(), reason, "cannot decode what the client sent: closed");
+                self.release_everything();
+                self.phase = Phase::Gone;
+            }
+        }
+    }
+
+    /// Ends a channel with `channel.close`.
+    pub(super) fn channel_exception(&mut self, number: u16, exception: &Exception) {
+        tracing::warn!(connection = %self.log_name(), channel = number, %exception, "channel exception");
+        self.release_channel(number);
+        encode::channel_close(self.outbox.buffer(), number, exception);
+        if let Some(channel) = self.channels.get_mut(&number) {
+            let epoch = channel.epoch;
+            *channel = super::channel::Channel::new(ChannelState::Closing, epoch);
+        }
+        self.unstall(number);
+    }
+
+    /// Ends the connection with `connection.close`.
+    pub(super) fn connection_exception(&mut self, exception: Exception) {
+        tracing::warn!(connection = %self.log_name(), %exception, "connection exception");
+        let opened = self.phase == Phase::Running;
+        self.release_everything();
+        if opened || self.user.is_some() {
+            encode::connection_close(self.outbox.buffer(), &exception);
+            self.phase = Phase::Closing { until: self.close_deadline(), deaf: false };
+        } else {
+            // Before the login nobody is told anything: the socket goes, late enough to slow down a guesser.
+            self.drop_later(&exception.to_string());
+        }
+    }
+
+    /// The client sent `channel.close`.
+    pub(super) fn client_closes_channel(&mut self, number: u16) {
+        self.release_channel(number);
+        self.forget_channel(number);
+        self.send(number, close_ok());
+    }
+
+    /// The client sent `connection.close`.
+    pub(super) fn client_closes(&mut self) {
+        use amqp::methods::connection::{AMQPMethod, CloseOk};
+        self.release_everything();
+        self.send(0, AMQPClass::Connection(AMQPMethod::CloseOk(CloseOk {})));
+        self.phase = Phase::Lingering { until: self.close_deadline() };
+    }
+
+    /// The node stops.
+    pub(super) fn shutdown(&mut self) {
+        match self.phase {
+            Phase::Running => {
+                let text = "broker forced connection closure with reason 'shutdown'";
+                self.connection_exception(Exception::new(ReplyCode::ConnectionForced, text, MethodId::NONE));
+            }
+            Phase::Closing { .. } => {}
+            _ => self.phase = Phase::Gone,
+        }
+    }
+
+    /// The task ends: what is held goes back, and the shards and the broker forget the connection.
+    pub(super) fn end(&mut self) {
+        self.release_everything();
+        self.flush();
+        self.staging.unregister(&self.broker);
+        self.broker.unregister(self.handle.id);
+    }
+
+    /// The task ends in a panic, and nothing in here can be trusted: the shards find out what the connection held.
+    pub(super) fn abandon(&mut self) {
+        tracing::error!(connection = %self.peer, "a connection ends because of a fault of ours");
+        if let Some(vhost) = &self.vhost {
+            let queues = vhost.read().exclusive_queues_of(self.handle.id);
+            for queue in queues {
+                let delete = Op::Delete { queue: queue.id, if_unused: false, if_empty: false, token: None };
+                self.broker.send_ops(queue.shard, vec![delete]);
+            }
+        }
+        for shard in 0..self.broker.shard_count() {
+            self.broker.shard(shard).send(ShardInput::Lost(self.handle.id.0));
+        }
+        self.broker.unregister(self.handle.id);
+    }
+
+    pub(super) fn forget_channel(&mut self, number: u16) {
+        self.channels.remove(&number);
+        self.unstall(number);
+    }
+
+    /// Gives back what all channels hold and deletes the connection's exclusive queues. Can be called again; does nothing then.
+    pub(super) fn release_everything(&mut self) {
+        let numbers: Vec<u16> = self.channels.keys().copied().collect();
+        for number in numbers {
+            self.release_channel(number);
+            self.forget_channel(number);
+        }
+        self.delete_exclusive_queues();
+        self.blocked = None;
+    }
+
+    /// Stops a channel's consumers and sends what is out with it back to the queues, in order.
+    fn release_channel(&mut self, number: u16) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let mut holders: BTreeSet<(u32, QueueId, u32)> = BTreeSet::new();
+        holders.extend(channel.unacked.iter().map(|entry| (entry.shard, entry.queue, entry.consumer)));
+        if let Some(transaction) = channel.transaction.take() {
+            for (_, settled) in &transaction.settled {
+                holders.extend(settled.iter().map(|entry| (entry.shard, entry.queue, entry.consumer)));
+            }
+        }
+        for (_, local) in channel.consumers.drain() {
+            if let Some(consumer) = self.consumers.remove(&local) {
+                holders.insert((consumer.shard, consumer.queue, local));
+            }
+        }
+        // A get whose answer is on its way holds its message too.
+        if let Some(super::channel::Pending::Get { shard, holder: Some((queue, holder)), .. }) = &channel.pending {
+            holders.insert((*shard, *queue, *holder));
+        }
+        let connection = self.handle.id.0;
+        for (shard, queue, local) in holders {
+            let consumer = ConsumerId { connection, local };
+            self.staging.op(shard, Op::Detach { queue, consumer, requeue: true, token: None });
+        }
+    }
+
+    /// Exclusive queues end with their connection: their names at once, so that the next client can have them, and their messages
+    /// when the shard gets to it.
+    fn delete_exclusive_queues(&mut self) {
+        let Some(vhost) = self.vhost.clone() else { return };
+        let queues = vhost.read().exclusive_queues_of(self.handle.id);
+        for queue in queues {
+            vhost.change(|topology| topology.delete_queue(queue.id));
+            let delete = Op::Delete { queue: queue.id, if_unused: false, if_empty: false, token: None };
+            self.staging.op(queue.shard, delete);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What an operator can set, as the broker needs it: checked, with units, defaults as RabbitMQ's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::auth::Tag;
+
+/// Settings of a node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node's name, for logs and listings.
+    pub node_name: String,
+    /// The cluster's name, told to clients.
+    pub cluster_name: String,
+    /// `product` of the server properties. Clients switch features by it.
+    pub product: String,
+    /// `version` of the server properties. Clients switch features by it.
+    pub product_version: String,
+    /// Most channels of a connection; 0 is no limit.
+    pub channel_max: u16,
+    /// Largest frame in bytes; 0 is no limit.
+    pub frame_max: u32,
+    /// Proposed heartbeat interval in seconds; 0 is off.
+    pub heartbeat_secs: u16,
+    /// How long a client may take from connecting to an open connection.
+    pub handshake_timeout: Duration,
+    /// Largest frame in bytes before the connection is tuned.
+    pub initial_frame_max: u32,
+    /// Largest message body in bytes.
+    pub max_message_bytes: u64,
+    /// Above this many bytes of memory publishers are blocked.
+    pub memory_high_watermark_bytes: u64,
+    /// Virtual hosts beside the default one.
+    pub vhosts: Vec<String>,
+    /// The virtual host that is there from the start.
+    pub default_vhost: String,
+    /// The user that is there from the start.
+    pub default_user: String,
+    /// Its password.
+    pub default_password: String,
+    /// Its tags.
+    pub default_user_tags: Vec<Tag>,
+    /// Its configure, write and read permissions on the default virtual host.
+    pub default_permissions: [String; 3],
+    /// Users that may only log in over loopback.
+    pub loopback_users: Vec<String>,
+    /// Where the node keeps its data.
+    pub data_dir: PathBuf,
+    /// Tasks that own queues in memory; 0 is one per core.
+    pub shards: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            node_name: "warrenmq@localhost".to_owned(),
+            cluster_name: "warrenmq@localhost".to_owned(),
+            product: "RabbitMQ".to_owned(),
+            product_version: "3.10.8".to_owned(),
+            channel_max: 2047,
+            frame_max: 131_072,
+            heartbeat_secs: 60,
+            handshake_timeout: Duration::from_secs(10),
+            initial_frame_max: 8192,
+            max_message_bytes: 134_217_728,
+            memory_high_watermark_bytes: u64::MAX,
+            vhosts: Vec::new(),
+            default_vhost: "/".to_owned(),
+            default_user: "guest".to_owned(),
+            default_password: "guest".to_owned(),
+            default_user_tags: vec![Tag::Administrator],
+            default_permissions: [".*".to_owned(), ".*".to_owned(), ".*".to_owned()],
+            loopback_users: vec!["guest".to_owned()],
+            data_dir: PathBuf::from("warrenmq-data"),
+            shards: 0,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The command line. What it leaves out comes from the environment, then from the files, then from the defaults (see [`crate::config`]).
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ListenAddress, LogFormat, LogLevel};
+
+/// A persistent AMQP 0-9-1 broker.
+#[derive(Debug, Parser)]
+#[command(name = "warrenmq", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node (what happens without a command, too).
+    Server(ServerArgs),
+}
+
+/// How to run a node.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ServerArgs {
+    /// Configuration in the format of rabbitmq.conf; files `conf.d/*.conf` next to it are read after it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the node keeps its data [default: ./warrenmq-data]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where to listen for AMQP; may be given more than once [default: 5672, all interfaces]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = ListenAddress::parse_with_ephemeral)]
+    pub listen: Vec<ListenAddress>,
+    /// The node's name, such as rabbit@host
+    #[arg(long, value_name = "NAME", value_parser = crate::config::parse_node_name)]
+    pub node_name: Option<String>,
+    /// Least important messages to log: debug, info, warning, error or none [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
+    /// How log lines look: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+impl Cli {
+    /// The arguments for the node, wherever they were given.
+    pub(crate) fn into_server_args(self) -> ServerArgs {
+        match self.command {
+            Some(Command::Server(args)) => args,
+            None => self.server,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<ServerArgs, clap::Error> {
+        Cli::try_parse_from([&["warrenmq"], arguments].concat()).map(Cli::into_server_args)
+    }
+
+    #[test]
+    fn arguments_mean_the_same_with_and_without_the_command() {
+        for command in [&[][..], &["server"]] {
+            let args =
+                parse(&[command, &["--listen", "127.0.0.1:0", "--listen", "5673", "--node-name", "a@b"]].concat());
+            let args = args.expect("valid");
+            assert_eq!(args.listen, [ListenAddress::Ip("127.0.0.1:0".parse().unwrap()), ListenAddress::Any(5673)]);
+            assert_eq!(args.node_name.as_deref(), Some("a@b"));
+        }
+        assert!(parse(&[]).expect("valid").listen.is_empty());
+    }
+
+    #[test]
+    fn bad_arguments_are_refused() {
+        for arguments in [
+            &["--listen", "nowhere"][..],
+            &["--log-level", "loud"],
+            &["--log-format", "xml"],
+            &["--node-name", "@"],
+            &["x"],
+        ] {
+            assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn definition_of_the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+}

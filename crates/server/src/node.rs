@@ -1,0 +1,106 @@
+//! Where the binary meets the broker: [`run`] is given settings and listening sockets and returns when the node has stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use broker::{Broker, Settings};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+use crate::shutdown::Shutdown;
+
+/// Pause after a failed accept: out of file descriptors, the next one would fail at once, too.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How long clients get to answer the `connection.close` of a node that stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs a node. Calls `ready` when clients are served, and returns when `shutdown` was requested and everything is in order.
+///
+/// # Errors
+/// Why the node cannot start, or had to stop.
+pub(crate) async fn run(
+    config: Config,
+    listeners: Vec<TcpListener>,
+    ready: impl FnOnce(),
+    mut shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    log_settings(&config);
+    let broker = Broker::start(settings(&config)).context("the first user cannot be made")?;
+    let mut acceptors = JoinSet::new();
+    for listener in listeners {
+        acceptors.spawn(accept(Arc::clone(&broker), listener));
+    }
+    ready();
+    shutdown.requested().await;
+    tracing::info!(connections = broker.connection_count(), "stopping: no new connections, clients are told");
+    acceptors.shutdown().await;
+    broker.stop(STOP_PATIENCE).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn accept(broker: Arc<Broker>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, peer)) => {
+                tokio::spawn(broker::serve(Arc::clone(&broker), socket, peer));
+            }
+            Err(error) => {
+                tracing::error!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// The broker's part of the configuration.
+fn settings(config: &Config) -> Settings {
+    let first = &config.first_start;
+    let total_memory_bytes = config.total_memory_bytes.or_else(broker::memory::total_bytes).unwrap_or(u64::MAX);
+    Settings {
+        node_name: config.node_name.clone(),
+        cluster_name: config.cluster_name.clone(),
+        product: config.product_name.clone(),
+        product_version: config.product_version.clone(),
+        channel_max: config.channel_max,
+        frame_max: config.frame_max_bytes,
+        heartbeat_secs: config.heartbeat_s,
+        handshake_timeout: config.handshake_timeout,
+        initial_frame_max: config.initial_frame_max_bytes,
+        max_message_bytes: config.max_message_bytes,
+        memory_high_watermark_bytes: config.memory_watermark.limit_bytes(total_memory_bytes),
+        vhosts: first.more_vhosts.clone(),
+        default_vhost: first.vhost.clone(),
+        default_user: first.user.clone(),
+        default_password: first.password.clone(),
+        default_user_tags: first.tags.clone(),
+        default_permissions: [first.configure.clone(), first.write.clone(), first.read.clone()],
+        loopback_users: config.loopback_users.clone(),
+        data_dir: config.data_dir.clone(),
+        shards: 0,
+    }
+}
+
+/// What is in force, whichever of files, environment and command line it came from.
+fn log_settings(config: &Config) {
+    tracing::info!(node = config.node_name, cluster = config.cluster_name, "starting");
+    tracing::debug!(
+        first_start = ?config.first_start,
+        password = if config.first_start.password.is_empty() { "none" } else { "set" },
+        loopback_users = ?config.loopback_users,
+        heartbeat_s = config.heartbeat_s,
+        frame_max_bytes = config.frame_max_bytes,
+        initial_frame_max_bytes = config.initial_frame_max_bytes,
+        channel_max = config.channel_max,
+        handshake_timeout = ?config.handshake_timeout,
+        max_message_bytes = config.max_message_bytes,
+        memory_watermark = ?config.memory_watermark,
+        total_memory_bytes = ?config.total_memory_bytes,
+        disk_free_limit = ?config.disk_free_limit,
+        product = config.product_name,
+        version = config.product_version,
+        "settings"
+    );
+}
