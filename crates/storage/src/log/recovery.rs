@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::{
     Completion, Inbox, Log, LogOptions, Shared, State, Verify, Writer,
     files::{LogFile, log_path, parse_name},
-    header::{FileHeader, HEADER_BYTES, HeaderFault, LOG_FORMAT, UnverifiedHeader},
+    header::{FileHeader, HEADER_BYTES, HeaderFault, LOG_FORMAT, MAX_FILE_BYTES, UnverifiedHeader},
     index::FramePlace,
     pool::Pool,
     record::Record,
@@ -76,6 +76,7 @@ pub(super) fn open(
     completion: Arc<dyn Completion>,
 ) -> Result<(Log, Writer, Recovered), StorageError> {
     assert!(options.reserve_bytes >= 2 * HEADER_BYTES && options.file_bytes > options.reserve_bytes);
+    assert!(options.file_bytes <= MAX_FILE_BYTES);
     fs.create_dir(dir).map_err(StorageError::io("create", dir))?;
     let pool = Pool::open(fs.clone(), dir, options.clone())?;
     let mut recovery = Recovery::new(&*fs, dir, identity, &options)?;
@@ -286,12 +287,12 @@ impl<'a> Recovery<'a> {
     }
 
     fn take_frame(&mut self, place: FramePlace, length: u32, records: &[Record]) -> Result<(), StorageError> {
-        self.next_frame.0 += 1;
+        self.next_frame.0 = self.next_frame.0.saturating_add(1);
         self.recovered.frames += 1;
         self.state.note_frame(place, length);
         for record in records {
             self.state.apply(record, place).map_err(|gap| {
-                let lost = format!("a record does not continue its group ({} after {})", gap.got, gap.last);
+                let lost = format!("a record does not follow from those before it ({} after {})", gap.got, gap.last);
                 StorageError::damaged(log_path(self.dir, place.file), u64::from(place.offset), lost)
             })?;
         }
@@ -347,7 +348,7 @@ impl<'a> Recovery<'a> {
     /// it, or in a new file if there is none or damage was accepted.
     fn finish(&mut self, pool: &Pool) -> Result<End, StorageError> {
         self.fs.sync_dir(self.dir).map_err(StorageError::io("sync", self.dir))?;
-        let session = self.session + 1;
+        let session = self.session.saturating_add(1);
         let next_frame = self.next_frame;
         let mut left = self.end.take();
         if let Some(left) = &mut left {
