@@ -51,9 +51,9 @@ number! {
 }
 
 impl Index {
-    /// The index after this one.
+    /// The index after this one. The last of all numbers, which only a forged file can contain, stays itself.
     pub fn next(self) -> Index {
-        Index(self.0 + 1)
+        Index(self.0.saturating_add(1))
     }
 
     /// The index before this one; 0 stays 0.
@@ -65,7 +65,7 @@ impl Index {
 impl FileNumber {
     /// The file after this one.
     pub fn next(self) -> FileNumber {
-        FileNumber(self.0 + 1)
+        FileNumber(self.0.saturating_add(1))
     }
 }
 

@@ -99,6 +99,8 @@ impl LogFile {
 }
 
 const EXTENSION: &str = "log";
+/// Higher numbers are not ours: at a file per second they would last for longer than there are seconds.
+const MAX_FILE_NUMBER: u64 = 1 << 62;
 
 /// `00000000000000000001.log`
 pub(crate) fn log_path(dir: &Path, number: FileNumber) -> PathBuf {
@@ -109,7 +111,8 @@ pub(crate) fn log_path(dir: &Path, number: FileNumber) -> PathBuf {
 pub(crate) fn parse_name(name: &str) -> Option<FileNumber> {
     let digits = name.strip_suffix(".log")?;
     let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    canonical.then(|| digits.parse().ok().map(FileNumber)).flatten()
+    let number = digits.parse().ok().filter(|_| canonical)?;
+    (number <= MAX_FILE_NUMBER).then_some(FileNumber(number))
 }
 
 #[cfg(test)]

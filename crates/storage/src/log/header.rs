@@ -27,6 +27,8 @@ use crate::{
 
 /// Room of the header, so that frames start at a page.
 pub const HEADER_BYTES: u32 = 4096;
+/// Largest size of a log file: offsets stay far from the end of their 32 bits.
+pub const MAX_FILE_BYTES: u32 = 1 << 30;
 /// Version of the file format: header and frames.
 pub const LOG_FORMAT: u32 = 1;
 
@@ -44,6 +46,8 @@ pub enum HeaderFault {
     Checksum,
     /// A later format, with a good checksum.
     Newer(u32),
+    /// A capacity that no file of ours has.
+    Capacity,
 }
 
 /// A header as read: checksum and version are good, but it may be another node's.
@@ -124,6 +128,9 @@ impl UnverifiedHeader {
         }
         if format > LOG_FORMAT {
             return Err(HeaderFault::Newer(format));
+        }
+        if !(HEADER_BYTES..=MAX_FILE_BYTES).contains(&header.capacity) {
+            return Err(HeaderFault::Capacity);
         }
         Ok(UnverifiedHeader(header))
     }

@@ -26,7 +26,7 @@ struct Point {
     place: FramePlace,
 }
 
-/// A record that does not continue the group's log.
+/// A record that does not follow from those before it: numbers of entries, or of files for an oldest-file record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) got: Index,

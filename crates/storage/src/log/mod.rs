@@ -415,11 +415,19 @@ impl State {
             _ => {}
         }
         match record {
-            Record::OldestFile(file) => self.oldest = self.oldest.max(*file),
+            Record::OldestFile(file) => {
+                if *file > place.file {
+                    return Err(Gap { got: Index(file.0), last: Index(place.file.0) });
+                }
+                self.oldest = self.oldest.max(*file);
+            }
             Record::Forget { group } => {
                 self.groups.remove(group);
             }
             Record::GroupState(state) if !self.groups.contains_key(&state.group) => {
+                if state.compacted.0 > state.last.0 {
+                    return Err(Gap { got: state.compacted.0, last: state.last.0 });
+                }
                 self.groups.insert(state.group, GroupIndex::from_state(state));
             }
             Record::Sealed { .. } => {}

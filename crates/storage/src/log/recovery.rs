@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::{
     Completion, Inbox, Log, LogOptions, Shared, State, Verify, Writer,
     files::{LogFile, log_path, parse_name},
-    header::{FileHeader, HEADER_BYTES, HeaderFault, LOG_FORMAT, UnverifiedHeader},
+    header::{FileHeader, HEADER_BYTES, HeaderFault, LOG_FORMAT, MAX_FILE_BYTES, UnverifiedHeader},
     index::FramePlace,
     pool::Pool,
     record::Record,
@@ -76,6 +76,7 @@ pub(super) fn open(
     completion: Arc<dyn Completion>,
 ) -> Result<(Log, Writer, Recovered), StorageError> {
     assert!(options.reserve_bytes >= 2 * HEADER_BYTES && options.file_bytes > options.reserve_bytes);
+    assert!(options.file_bytes <= MAX_FILE_BYTES);
     fs.create_dir(dir).map_err(StorageError::io("create", dir))?;
     let pool = Pool::open(fs.clone(), dir, options.clone())?;
     let mut recovery = Recovery::new(&*fs, dir, identity, &options)?;
@@ -230,6 +231,7 @@ impl<'a> Recovery<'a> {
         let verify = newest || self.options.verify == Verify::All;
         let mut scan = Scan::new(&**file, &path, header, verify)?;
         let mut offset = HEADER_BYTES;
+        let mut proven = HEADER_BYTES;
         let mut sealed = None;
         while successor.is_none_or(|successor| successor.previous_end != offset) {
             let Some((frame, records)) = scan.frame(offset, self.next_frame, self.session)? else { break };
@@ -239,6 +241,7 @@ impl<'a> Recovery<'a> {
             }
             self.take_frame(FramePlace { file: number, offset }, frame.frame_length() as u32, &records)?;
             self.session = frame.session;
+            proven = proven.max(frame.synced);
             offset += frame.frame_length() as u32;
         }
         self.end = Some(CurrentFile {
@@ -248,7 +251,7 @@ impl<'a> Recovery<'a> {
             salt: header.salt,
             capacity: header.capacity,
             end: offset,
-            synced: offset,
+            synced: proven.min(offset),
         });
         if let Some(successor) = successor {
             if successor.previous_end == offset && successor.first_frame == self.next_frame {
@@ -284,12 +287,12 @@ impl<'a> Recovery<'a> {
     }
 
     fn take_frame(&mut self, place: FramePlace, length: u32, records: &[Record]) -> Result<(), StorageError> {
-        self.next_frame.0 += 1;
+        self.next_frame.0 = self.next_frame.0.saturating_add(1);
         self.recovered.frames += 1;
         self.state.note_frame(place, length);
         for record in records {
             self.state.apply(record, place).map_err(|gap| {
-                let lost = format!("a record does not continue its group ({} after {})", gap.got, gap.last);
+                let lost = format!("a record does not follow from those before it ({} after {})", gap.got, gap.last);
                 StorageError::damaged(log_path(self.dir, place.file), u64::from(place.offset), lost)
             })?;
         }
@@ -345,11 +348,13 @@ impl<'a> Recovery<'a> {
     /// it, or in a new file if there is none or damage was accepted.
     fn finish(&mut self, pool: &Pool) -> Result<End, StorageError> {
         self.fs.sync_dir(self.dir).map_err(StorageError::io("sync", self.dir))?;
-        let session = self.session + 1;
+        let session = self.session.saturating_add(1);
         let next_frame = self.next_frame;
-        let left = self.end.take();
-        if let Some(left) = &left {
+        let mut left = self.end.take();
+        if let Some(left) = &mut left {
+            rewrite(&*left.file, left.synced, left.end).map_err(StorageError::io("write", &left.path))?;
             left.file.sync().map_err(StorageError::io("sync", &left.path))?;
+            left.synced = left.end;
         }
         // They are not to be read again: their survivors are in segments, whatever an older state snapshot says. They leave
         // only now that the announcement is surely durable.
@@ -403,6 +408,13 @@ fn chain(headers: &BTreeMap<FileNumber, (Arc<dyn File>, Header)>) -> Vec<FileNum
     }
     chain.reverse();
     chain
+}
+
+/// Writes again what nothing proves to be synced. If the last sync failed and only the process was restarted, these bytes
+/// may be in the page cache, clean, and nowhere else: a sync alone would not bring them to the disk.
+fn rewrite(file: &dyn File, from: u32, to: u32) -> std::io::Result<()> {
+    let bytes = read_up_to(file, u64::from(from), (to - from) as usize)?;
+    if bytes.is_empty() { Ok(()) } else { file.write_at(&[IoSlice::new(&bytes)], u64::from(from)) }
 }
 
 /// Overwrites a torn tail with zeros, so that it is not reported again.

@@ -245,6 +245,11 @@ impl SegmentIndex {
         true
     }
 
+    /// Number of records.
+    pub fn count(&self) -> u64 {
+        self.runs.iter().fold(0, |count, run| count.saturating_add(run.count()))
+    }
+
     /// The bytes of the index.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -131,10 +131,14 @@ fn segment_path(dir: &Path, number: SegmentNumber) -> PathBuf {
     dir.join(format!("{:020}.segment", number.0))
 }
 
+/// Higher numbers are not ours.
+const MAX_SEGMENT_NUMBER: u64 = 1 << 62;
+
 fn parse_name(name: &str) -> Option<SegmentNumber> {
     let digits = name.strip_suffix(".segment")?;
     let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    canonical.then(|| digits.parse().ok().map(SegmentNumber)).flatten()
+    let number = digits.parse().ok().filter(|_| canonical)?;
+    (number <= MAX_SEGMENT_NUMBER).then_some(SegmentNumber(number))
 }
 
 impl Segments {
@@ -234,7 +238,8 @@ impl Segments {
     ) -> Result<(), StorageError> {
         for &number in numbers {
             let index = self.shared.index(number)?;
-            let alive = index.runs.iter().map(|run| interval::common(&run.intervals, &live(run.queue))).sum();
+            let of_run = |run: &format::IndexRun| interval::common(&run.intervals, &live(run.queue));
+            let alive = index.runs.iter().map(of_run).sum();
             if let Some(segment) = self.shared.state.write().segments.get_mut(&number) {
                 segment.live = Some(alive);
             }
@@ -358,6 +363,7 @@ fn load(
         let bytes = read(u64::from(header.records_end), header.index_length as usize)?;
         if crc32c::crc32c(&bytes) == header.index_crc
             && let Ok(index) = SegmentIndex::decode(&bytes)
+            && index.count() == u64::from(header.records)
         {
             return Ok(Loaded { group, index, rebuilt: false, damage: None });
         }
