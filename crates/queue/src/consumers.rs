@@ -97,14 +97,16 @@ impl Consumers {
         self.line_up(slot);
     }
 
-    /// Takes a consumer away. Answers whether it was there.
-    pub(crate) fn remove(&mut self, id: ConsumerId) -> bool {
-        let Some(slot) = self.index.remove(&id) else { return false };
+    /// Takes a consumer away. Answers how many deliveries are out with it, if it was there.
+    pub(crate) fn remove(&mut self, id: ConsumerId) -> Option<u32> {
+        let slot = self.index.remove(&id)?;
         let consumer = self.slots[slot as usize].take().expect("the index points at consumers");
         if consumer.in_line {
             let line = self.line_mut(consumer.spec.priority);
             line.waiting.retain(|&waiting| waiting != slot);
         }
+        // Clients choose priorities: lines in which nobody stands are made again when somebody does.
+        self.lines.retain(|line| !line.waiting.is_empty());
         self.free.push(slot);
         if self.single_active {
             self.arrival.retain(|&other| other != id);
@@ -116,7 +118,7 @@ impl Consumers {
             // A queue without consumers keeps nothing of them.
             *self = Self::new(self.single_active);
         }
-        true
+        Some(consumer.unacked)
     }
 
     /// Whose turn it is, without taking it.
@@ -193,5 +195,25 @@ impl Consumers {
             }
         };
         &mut self.lines[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_that_were_used_once_leave_nothing_behind() {
+        let mut consumers = Consumers::new(false);
+        let id = |local| ConsumerId { connection: 1, local };
+        consumers.add(id(0), ConsumerSpec::default());
+        for local in 1..100u16 {
+            let priority = i32::from(local);
+            consumers.add(id(local.into()), ConsumerSpec { priority, ..ConsumerSpec::default() });
+            consumers.remove(id(local.into()));
+        }
+        assert_eq!(consumers.lines.len(), 1);
+        let first = consumers.next().expect("the first one still waits");
+        assert_eq!(consumers.get(first).id, id(0));
     }
 }

@@ -164,19 +164,25 @@ impl Machine {
 
     /// Ends a consumer, or gives back what a holder got. Answers whether a consumer went.
     pub fn detach(&mut self, consumer: ConsumerId, requeue: bool) -> bool {
-        let was_consumer = self.consumers.remove(consumer);
+        let held = self.consumers.remove(consumer);
         if requeue {
-            for (sequence, slot) in self.live.below(self.cursor) {
+            // A consumer's deliveries are counted, a holder's are not: it has as many as there are.
+            let mut left = held.map_or(u64::MAX, u64::from).min(self.unacked);
+            let mut below = self.live.below(self.cursor);
+            while left > 0
+                && let Some((sequence, slot)) = below.next()
+            {
                 if slot.state == State::Out(consumer) {
                     slot.state = State::Ready;
                     slot.redelivered = true;
                     self.returned.insert(sequence);
                     self.ready += 1;
                     self.unacked -= 1;
+                    left -= 1;
                 }
             }
         }
-        was_consumer
+        held.is_some()
     }
 
     /// The consumers of a connection, and whoever else of it holds messages.
@@ -201,7 +207,7 @@ impl Machine {
         self.consumers.resume(consumer);
     }
 
-    /// Takes the next message for `holder`.
+    /// Takes the next message for `holder`, which is not one of the consumers.
     pub fn get(&mut self, holder: ConsumerId, no_ack: bool) -> Option<GetReply> {
         let sequence = self.next_ready()?;
         let (message, redelivered) = self.hand_out(sequence, holder, no_ack);
@@ -248,7 +254,10 @@ impl Machine {
         if let Some(&sequence) = self.returned.first() {
             return Some(sequence);
         }
-        self.live.next_at(self.cursor)
+        let sequence = self.live.next_at(self.cursor)?;
+        // Holes that a purge left are passed over once, not at every look.
+        self.cursor = sequence;
+        Some(sequence)
     }
 
     fn hand_out(&mut self, sequence: Sequence, to: ConsumerId, no_ack: bool) -> (Message, bool) {

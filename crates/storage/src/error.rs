@@ -56,6 +56,14 @@ pub enum StorageError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The data directory cannot be written: its owner, its rights, or a file system mounted read-only.
+    #[error("the data directory {} is not writable: {source}", dir.display())]
+    NotWritable {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
     /// Written by a newer release: upgrade, or restore from a backup.
     #[error("{} has format {found}; this release reads formats up to {supported}", file.display())]
     NewerFormat {

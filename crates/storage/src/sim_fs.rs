@@ -72,7 +72,7 @@ struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
     /// Sectors written since the last sync, in all their versions.
-    unsynced: BTreeMap<usize, Vec<Box<[u8; SECTOR_BYTES]>>>,
+    unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
 }
 
 impl SimFs {
@@ -438,7 +438,7 @@ impl Content {
         for sector in at / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
             let from = sector * SECTOR_BYTES;
             let to = self.now.len().min(from + SECTOR_BYTES);
-            let mut version = Box::new([0; SECTOR_BYTES]);
+            let mut version = [0; SECTOR_BYTES];
             version[..to - from].copy_from_slice(&self.now[from..to]);
             self.unsynced.entry(sector).or_default().push(version);
         }
@@ -516,7 +516,7 @@ impl File for SimFile {
             if disk.fails(SimFault::Sync) {
                 let mut rng = disk.rng.clone();
                 let content = disk.files.get_mut(&self.inode).expect("checked");
-                let kept = |_: &usize, _: &mut Vec<Box<[u8; SECTOR_BYTES]>>| rng.one_in(2);
+                let kept = |_: &usize, _: &mut Vec<[u8; SECTOR_BYTES]>| rng.one_in(2);
                 let mut unsynced = std::mem::take(&mut content.unsynced);
                 unsynced.retain(kept);
                 content.unsynced = unsynced;

@@ -20,9 +20,13 @@ impl Log {
             let newest = state.files.values().next_back();
             newest.is_some_and(|file| file.end > file.header.capacity / 2)
         };
-        let mut pool = shared.pool.lock();
-        pool.fill(&*shared.fs, &shared.dir, &shared.options, want_free)?;
-        pool.trim(&*shared.fs, shared.options.free_files)
+        shared.pool.fill(want_free)?;
+        shared.pool.trim(shared.options.free_files)
+    }
+
+    /// Gives back the space of recycled files: for a node that has been idle for a while. The reserve stays.
+    pub fn release_free_files(&self) -> Result<(), StorageError> {
+        self.shared.pool.trim(0)
     }
 
     /// The oldest files, if it is time to copy what is live in them into segments: the log exceeds its budget, or is much
@@ -90,11 +94,11 @@ impl Log {
         if leaving.is_empty() {
             return Ok(());
         }
-        let mut pool = shared.pool.lock();
+        let pool = &shared.pool;
         let mut free = Vec::new();
         for file in leaving {
             let capacity = file.header.capacity;
-            match pool.name_for(&shared.dir, capacity, &shared.options) {
+            match pool.name_for(capacity) {
                 Some(path) => {
                     shared.fs.rename(&file.path, &path).map_err(StorageError::io("rename", &file.path))?;
                     free.push(FreeFile { path, file: file.file, capacity, dirty_end: capacity });
@@ -105,7 +109,7 @@ impl Log {
         // Only when the old names are gone for good may the contents be overwritten.
         shared.fs.sync_dir(&shared.dir).map_err(StorageError::io("sync", &shared.dir))?;
         for file in free {
-            pool.put_back(file, &shared.options);
+            pool.put_back(file);
         }
         Ok(())
     }

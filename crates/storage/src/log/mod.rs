@@ -60,7 +60,8 @@ pub struct LogOptions {
     pub reserve_bytes: u32,
     /// Reserve files to hold for critical submissions on a full disk.
     pub reserve_files: usize,
-    /// Free files to keep when idle. One is prepared before it is needed, so that a switch need not wait for zeros.
+    /// Recycled files to keep. The next file is prepared before it is needed, so that a switch need not wait for zeros; an
+    /// idle node gives these back ([`Log::release_free_files`]).
     pub free_files: usize,
     /// New files are made only while so much stays free for the rest of the node (snapshots, segments).
     pub min_free_bytes: u64,
@@ -88,13 +89,13 @@ impl Default for LogOptions {
             file_bytes: 64 << 20,
             reserve_bytes: 8 << 20,
             reserve_files: 2,
-            free_files: 1,
+            free_files: 2,
             min_free_bytes: 0,
             frame_bytes: 1 << 20,
             budget_bytes: 4 << 30,
             slack_bytes: 192 << 20,
             chunk_bytes: 128 << 10,
-            cache_bytes: 32 << 20,
+            cache_bytes: 16 << 20,
             verify: Verify::Newest,
             accept_damage: false,
         }
@@ -278,7 +279,7 @@ struct Shared {
     inbox: Mutex<Inbox>,
     wake_writer: Condvar,
     state: RwLock<State>,
-    pool: Mutex<Pool>,
+    pool: Pool,
     cache: Mutex<ChunkCache>,
     stopped: RwLock<Option<StorageError>>,
     /// Set when there is something for maintenance to look at.
@@ -325,8 +326,7 @@ impl Log {
         if self.shared.stopped.read().is_some() {
             return Admission::Stopped;
         }
-        let pool = self.shared.pool.lock();
-        if pool.full && !pool.is_ready() { Admission::CriticalOnly } else { Admission::Open }
+        if self.shared.pool.is_exhausted() { Admission::CriticalOnly } else { Admission::Open }
     }
 
     /// The error that stopped the log, if one did.
@@ -378,7 +378,7 @@ impl Log {
 
     /// Sizes.
     pub fn usage(&self) -> LogUsage {
-        let free_bytes = self.shared.pool.lock().bytes();
+        let free_bytes = self.shared.pool.bytes();
         let pending_bytes = self.shared.inbox.lock().pending_bytes;
         let state = self.shared.state.read();
         let log_bytes = state.log_bytes();

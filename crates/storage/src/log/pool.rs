@@ -1,9 +1,14 @@
 //! Files waiting to become log files: recycled or new ones (`free-N`), and the small reserve for a full disk (`reserve-N`).
+//!
+//! Making a file takes as long as writing 64 MiB of zeros, so it is done under a lock of its own, which only those wait for
+//! who need a file that is not there.
 
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     error::StorageError,
@@ -21,179 +26,202 @@ pub(crate) struct FreeFile {
 }
 
 /// The files in waiting.
-#[derive(Default)]
 pub(crate) struct Pool {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    options: LogOptions,
+    making: Mutex<()>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
     free: Vec<FreeFile>,
     reserve: Vec<FreeFile>,
     next_name: u64,
     /// The last attempt to make a file found no space.
-    pub(crate) full: bool,
+    full: bool,
 }
 
-const FREE: &str = "free-";
-const RESERVE: &str = "reserve-";
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Free,
+    Reserve,
+}
+
 const UNFINISHED: &str = ".new";
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Free => "free-",
+            Kind::Reserve => "reserve-",
+        }
+    }
+}
 
 impl Pool {
     /// Takes up the files that an earlier run left, and removes unfinished ones.
-    pub(crate) fn open(fs: &dyn FileSystem, dir: &Path, options: &LogOptions) -> Result<Pool, StorageError> {
-        let mut pool = Pool::default();
+    pub(crate) fn open(fs: Arc<dyn FileSystem>, dir: &Path, options: LogOptions) -> Result<Pool, StorageError> {
+        let mut waiting = Waiting::default();
         for listed in fs.list(dir).map_err(StorageError::io("list", dir))? {
             let path = dir.join(&listed.name);
-            if listed.name.ends_with(UNFINISHED) {
+            let kinds = [(Kind::Free, options.file_bytes), (Kind::Reserve, options.reserve_bytes)];
+            let known = kinds.into_iter().find(|(kind, _)| listed.name.starts_with(kind.prefix()));
+            let Some((kind, capacity)) = known else { continue };
+            let number = listed.name[kind.prefix().len()..].parse::<u64>();
+            if number.is_err() || listed.bytes != u64::from(capacity) {
                 fs.remove(&path).map_err(StorageError::io("remove", &path))?;
                 continue;
             }
-            let (kind, size) = match (listed.name.strip_prefix(FREE), listed.name.strip_prefix(RESERVE)) {
-                (Some(number), _) => (number, options.file_bytes),
-                (_, Some(number)) => (number, options.reserve_bytes),
-                _ => continue,
-            };
-            let Ok(number) = kind.parse::<u64>() else { continue };
-            pool.next_name = pool.next_name.max(number + 1);
-            if listed.bytes != u64::from(size) {
-                fs.remove(&path).map_err(StorageError::io("remove", &path))?;
-                continue;
-            }
+            waiting.next_name = waiting.next_name.max(number.unwrap_or_default());
             let file = fs.open(&path).map_err(StorageError::io("open", &path))?;
-            let free = FreeFile { path, file, capacity: size, dirty_end: size };
-            if listed.name.starts_with(FREE) { pool.free.push(free) } else { pool.reserve.push(free) }
+            waiting.of(kind).push(FreeFile { path, file, capacity, dirty_end: capacity });
         }
-        Ok(pool)
+        Ok(Pool { fs, dir: dir.to_path_buf(), options, making: Mutex::new(()), waiting: Mutex::new(waiting) })
     }
 
-    /// Whether a file for ordinary submissions is at hand.
-    pub(crate) fn is_ready(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether there is no file for ordinary submissions, and no space to make one.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.full && waiting.free.is_empty()
+    }
+
+    /// Whether the last attempt to make a file found no space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.lock().full
     }
 
     /// A file for the log to go on in, made now if none is at hand.
-    pub(crate) fn take(
-        &mut self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        options: &LogOptions,
-    ) -> Result<FreeFile, StorageError> {
-        if let Some(free) = self.free.pop() {
+    pub(crate) fn take(&self) -> Result<FreeFile, StorageError> {
+        if let Some(free) = self.pop(Kind::Free) {
             return Ok(free);
         }
-        self.make(fs, dir, FREE, options.file_bytes, options.min_free_bytes)
+        let _making = self.making.lock();
+        match self.pop(Kind::Free) {
+            Some(free) => Ok(free),
+            None => self.make(Kind::Free),
+        }
     }
 
     /// A file of the reserve.
-    pub(crate) fn take_reserve(&mut self) -> Option<FreeFile> {
-        self.reserve.pop()
+    pub(crate) fn take_reserve(&self) -> Option<FreeFile> {
+        self.pop(Kind::Reserve)
+    }
+
+    fn pop(&self, kind: Kind) -> Option<FreeFile> {
+        self.waiting.lock().of(kind).pop()
     }
 
     /// Takes in a file that holds nothing of worth any more, under its free or reserve name.
-    pub(crate) fn put_back(&mut self, free: FreeFile, options: &LogOptions) {
-        if free.capacity == options.file_bytes {
-            self.full = false;
-            self.free.push(free);
-        } else {
-            self.reserve.push(free);
-        }
+    pub(crate) fn put_back(&self, free: FreeFile) {
+        let kind = if free.capacity == self.options.file_bytes { Kind::Free } else { Kind::Reserve };
+        let mut waiting = self.waiting.lock();
+        waiting.full &= kind == Kind::Reserve;
+        waiting.of(kind).push(free);
     }
 
     /// A name for a file that leaves the log; `None` if a file of its size is of no use.
-    pub(crate) fn name_for(&mut self, dir: &Path, capacity: u32, options: &LogOptions) -> Option<PathBuf> {
+    pub(crate) fn name_for(&self, capacity: u32) -> Option<PathBuf> {
+        let mut waiting = self.waiting.lock();
         let kind = match capacity {
-            bytes if bytes == options.file_bytes => FREE,
-            bytes if bytes == options.reserve_bytes && self.reserve.len() < options.reserve_files => RESERVE,
+            bytes if bytes == self.options.file_bytes => Kind::Free,
+            bytes if bytes == self.options.reserve_bytes && waiting.reserve.len() < self.options.reserve_files => {
+                Kind::Reserve
+            }
             _ => return None,
         };
-        self.next_name += 1;
-        Some(dir.join(format!("{kind}{}", self.next_name)))
+        Some(self.dir.join(waiting.name(kind)))
     }
 
-    /// Makes the files that should be at hand: the reserve first. What cannot be made for want of space is tried again
-    /// at the next call.
-    pub(crate) fn fill(
-        &mut self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        options: &LogOptions,
-        want_free: bool,
-    ) -> Result<(), StorageError> {
-        let made = loop {
-            let (kind, size, keep) = if self.reserve.len() < options.reserve_files {
-                // The reserve is for the time when there is no space, so it may take the last.
-                (RESERVE, options.reserve_bytes, 0)
-            } else if self.free.is_empty() && (want_free || self.full) {
-                (FREE, options.file_bytes, options.min_free_bytes)
-            } else {
-                break Ok(());
+    /// Makes the files that should be at hand, the reserve first. What cannot be made for want of space is tried again at
+    /// the next call.
+    pub(crate) fn fill(&self, want_free: bool) -> Result<(), StorageError> {
+        let _making = self.making.lock();
+        loop {
+            let kind = {
+                let waiting = self.waiting.lock();
+                if waiting.reserve.len() < self.options.reserve_files {
+                    Kind::Reserve
+                } else if waiting.free.is_empty() && (want_free || waiting.full) {
+                    Kind::Free
+                } else {
+                    return Ok(());
+                }
             };
-            match self.make(fs, dir, kind, size, keep) {
-                Ok(free) if kind == RESERVE => self.reserve.push(free),
-                Ok(free) => self.free.push(free),
-                Err(error) => break Err(error),
+            match self.make(kind) {
+                Ok(free) => self.waiting.lock().of(kind).push(free),
+                Err(error) if error.is_full() => return Ok(()),
+                Err(error) => return Err(error),
             }
-        };
-        match made {
-            Err(error) if error.is_full() => Ok(()),
-            other => other,
         }
     }
 
-    /// Removes files beyond those that the log will want soon.
-    pub(crate) fn trim(&mut self, fs: &dyn FileSystem, keep: usize) -> Result<(), StorageError> {
-        while self.free.len() > keep {
-            let Some(free) = self.free.pop() else { break };
-            fs.remove(&free.path).map_err(StorageError::io("remove", &free.path))?;
-        }
-        Ok(())
+    /// Removes files beyond those to keep.
+    pub(crate) fn trim(&self, keep: usize) -> Result<(), StorageError> {
+        let excess = {
+            let mut waiting = self.waiting.lock();
+            let keep = keep.min(waiting.free.len());
+            waiting.free.split_off(keep)
+        };
+        let remove = |free: FreeFile| self.fs.remove(&free.path).map_err(StorageError::io("remove", &free.path));
+        excess.into_iter().try_for_each(remove)
     }
 
     /// Bytes on disk of all files here.
     pub(crate) fn bytes(&self) -> u64 {
-        self.free.iter().chain(&self.reserve).map(|free| u64::from(free.capacity)).sum()
+        let waiting = self.waiting.lock();
+        waiting.free.iter().chain(&waiting.reserve).map(|free| u64::from(free.capacity)).sum()
     }
 
-    fn make(
-        &mut self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        kind: &str,
-        size: u32,
-        keep_free: u64,
-    ) -> Result<FreeFile, StorageError> {
-        let result = self.try_make(fs, dir, kind, size, keep_free);
-        match &result {
-            Ok(_) => self.full = false,
-            Err(error) if error.is_full() => self.full = true,
+    fn make(&self, kind: Kind) -> Result<FreeFile, StorageError> {
+        let name = self.waiting.lock().name(kind);
+        let made = self.try_make(kind, &name);
+        match &made {
+            Ok(_) => self.waiting.lock().full = false,
+            Err(error) if error.is_full() => self.waiting.lock().full = true,
             Err(_) => {}
         }
-        result
+        made
     }
 
-    fn try_make(
-        &mut self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        kind: &str,
-        size: u32,
-        keep_free: u64,
-    ) -> Result<FreeFile, StorageError> {
-        let free = fs.free_bytes(dir).map_err(StorageError::io("look at", dir))?;
-        if free < u64::from(size) + keep_free {
-            return Err(StorageError::Full { dir: dir.to_path_buf() });
+    fn try_make(&self, kind: Kind, name: &str) -> Result<FreeFile, StorageError> {
+        let (capacity, keep_free) = match kind {
+            Kind::Free => (self.options.file_bytes, self.options.min_free_bytes),
+            // The reserve is for the time when there is no space, so it may take the last.
+            Kind::Reserve => (self.options.reserve_bytes, 0),
+        };
+        let free = self.fs.free_bytes(&self.dir).map_err(StorageError::io("look at", &self.dir))?;
+        if free < u64::from(capacity) + keep_free {
+            return Err(StorageError::Full { dir: self.dir.clone() });
         }
-        self.next_name += 1;
-        let name = format!("{kind}{}", self.next_name);
-        let unfinished = dir.join(format!("{name}{UNFINISHED}"));
-        let path = dir.join(name);
-        let file = fs.create(&unfinished).map_err(StorageError::io("create", &unfinished))?;
+        let unfinished = self.dir.join(format!("{name}{UNFINISHED}"));
+        let path = self.dir.join(name);
+        let file = self.fs.create(&unfinished).map_err(StorageError::io("create", &unfinished))?;
         let allocated = file
-            .preallocate(u64::from(size))
+            .preallocate(u64::from(capacity))
             .and_then(|()| file.sync())
-            .and_then(|()| fs.rename(&unfinished, &path))
+            .and_then(|()| self.fs.rename(&unfinished, &path))
             .map_err(StorageError::io("allocate", &path));
         if let Err(error) = allocated {
             // Best effort: opening the log removes it, too.
-            let _ = fs.remove(&unfinished);
+            let _ = self.fs.remove(&unfinished);
             return Err(error);
         }
-        Ok(FreeFile { path, file, capacity: size, dirty_end: 0 })
+        Ok(FreeFile { path, file, capacity, dirty_end: 0 })
+    }
+}
+
+impl Waiting {
+    fn of(&mut self, kind: Kind) -> &mut Vec<FreeFile> {
+        match kind {
+            Kind::Free => &mut self.free,
+            Kind::Reserve => &mut self.reserve,
+        }
+    }
+
+    fn name(&mut self, kind: Kind) -> String {
+        self.next_name += 1;
+        format!("{}{}", kind.prefix(), self.next_name)
     }
 }

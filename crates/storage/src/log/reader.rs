@@ -49,6 +49,22 @@ impl Log {
         })
     }
 
+    /// Bytes that have been read and checked before, compared with the checksum taken then; past the cache.
+    pub(crate) fn read_again(&self, location: Location, crc: u32) -> Result<Vec<u8>, StorageError> {
+        let FileKind::Log(number) = location.file.kind() else {
+            return Err(StorageError::Gone { what: format!("{:?}, which is not a log file,", location.file) });
+        };
+        let listed = self.shared.state.read().files.get(&number).map(|file| file.file.clone());
+        let file = listed.ok_or_else(|| self.shared.gone(number))?;
+        let path = self.shared.path(number);
+        let bytes = read_up_to(&*file, u64::from(location.offset), location.length as usize);
+        let bytes = bytes.map_err(StorageError::io("read", &path))?;
+        if crc32c::crc32c(&bytes) == crc {
+            return Ok(bytes);
+        }
+        Err(StorageError::damaged(path, u64::from(location.offset), "a message reads differently than a moment ago"))
+    }
+
     /// Durable entries of a group from an index on, as long as their payloads stay within `max_bytes`, but at least one.
     /// Empty beyond the last.
     ///

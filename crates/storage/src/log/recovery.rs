@@ -75,12 +75,12 @@ pub(super) fn open(
     options: LogOptions,
     completion: Arc<dyn Completion>,
 ) -> Result<(Log, Writer, Recovered), StorageError> {
-    assert!(options.file_bytes >= 4 * HEADER_BYTES && options.reserve_bytes >= 2 * HEADER_BYTES);
+    assert!(options.reserve_bytes >= 2 * HEADER_BYTES && options.file_bytes > options.reserve_bytes);
     fs.create_dir(dir).map_err(StorageError::io("create", dir))?;
-    let mut pool = Pool::open(&*fs, dir, &options)?;
+    let pool = Pool::open(fs.clone(), dir, options.clone())?;
     let mut recovery = Recovery::new(&*fs, dir, identity, &options)?;
     recovery.read_all()?;
-    let end = recovery.finish(&mut pool)?;
+    let end = recovery.finish(&pool)?;
     let Recovery { state, recovered, .. } = recovery;
     if let Some(torn) = &recovered.torn {
         let TornTail { file, offset, dropped_bytes } = torn;
@@ -98,7 +98,7 @@ pub(super) fn open(
         inbox: Mutex::new(Inbox::default()),
         wake_writer: Condvar::new(),
         state: RwLock::new(state),
-        pool: Mutex::new(pool),
+        pool,
         cache,
         stopped: RwLock::new(None),
         maintenance: Mutex::new(true),
@@ -128,6 +128,8 @@ struct Recovery<'a> {
     /// Where the last file that was read ends.
     end: Option<CurrentFile>,
     recovered: Recovered,
+    /// Files that were announced as superfluous, and that a crash kept from leaving.
+    superfluous: Vec<FileNumber>,
 }
 
 /// A header, or what is wrong with it.
@@ -152,6 +154,7 @@ impl<'a> Recovery<'a> {
             session: 0,
             end: None,
             recovered: Recovered::default(),
+            superfluous: Vec::new(),
         })
     }
 
@@ -178,11 +181,9 @@ impl<'a> Recovery<'a> {
             }
         }
         self.check_oldest(chain[0], headers[&chain[0]].1.as_ref().ok())?;
-        // Files outside the chain were announced as superfluous, and a crash kept them from leaving.
-        for number in headers.keys().filter(|number| !chain.contains(number)) {
-            let path = log_path(self.dir, *number);
-            self.fs.remove(&path).map_err(StorageError::io("remove", path))?;
-        }
+        self.superfluous.extend(headers.keys().filter(|&&number| number < self.state.oldest));
+        let cut_off = headers.keys().filter(|&number| *number >= self.state.oldest && !chain.contains(number));
+        self.set_aside(&cut_off.copied().collect::<Vec<_>>())?;
         Ok(())
     }
 
@@ -330,9 +331,19 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// A file is preallocated before it gets its name, so a shorter one was cut, and nobody can say what is missing.
+    fn warn_if_shortened(&self, file: &CurrentFile) -> Result<(), StorageError> {
+        let size = file.file.size().map_err(StorageError::io("read", &file.path))?;
+        if size < u64::from(file.capacity) {
+            let missing_bytes = u64::from(file.capacity) - size;
+            tracing::warn!(file = %file.path.display(), size, missing_bytes, "the newest log file was shortened");
+        }
+        Ok(())
+    }
+
     /// Makes what was read durable (a killed process may have left it in the page cache) and says where to go on: behind
     /// it, or in a new file if there is none or damage was accepted.
-    fn finish(&mut self, pool: &mut Pool) -> Result<End, StorageError> {
+    fn finish(&mut self, pool: &Pool) -> Result<End, StorageError> {
         self.fs.sync_dir(self.dir).map_err(StorageError::io("sync", self.dir))?;
         let session = self.session + 1;
         let next_frame = self.next_frame;
@@ -340,13 +351,21 @@ impl<'a> Recovery<'a> {
         if let Some(left) = &left {
             left.file.sync().map_err(StorageError::io("sync", &left.path))?;
         }
+        // They are not to be read again: their survivors are in segments, whatever an older state snapshot says. They leave
+        // only now that the announcement is surely durable.
+        for number in self.superfluous.drain(..) {
+            self.state.files.remove(&number);
+            let path = log_path(self.dir, number);
+            self.fs.remove(&path).map_err(StorageError::io("remove", path))?;
+        }
         if let (Some(mut file), None) = (left.as_ref().map(CurrentFile::again), &self.recovered.damage) {
+            self.warn_if_shortened(&file)?;
             file.capacity =
                 lengthen(&*file.file, file.capacity, file.end).map_err(StorageError::io("allocate", &file.path))?;
             return Ok(End { file, next_frame, session });
         }
         let number = self.highest.next();
-        let free = pool.take(self.fs, self.dir, self.options)?;
+        let free = pool.take()?;
         let fail = |(what, error)| StorageError::io(what, log_path(self.dir, number))(error);
         let header = FileHeader {
             identity: self.identity,

@@ -16,8 +16,10 @@ use crate::{
 
 /// Read at once when every byte is looked at.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Read at once when payloads are skipped.
-const SKIPPING_WINDOW_BYTES: usize = 32 << 10;
+/// Read at once when payloads are skipped and the last frame was large: a header and records, then the next place.
+const SKIPPING_WINDOW_BYTES: usize = 4 << 10;
+/// A frame that is large in this sense.
+const LARGE_FRAME_BYTES: u64 = 16 << 10;
 
 /// What lies behind the last good frame of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) struct Scan<'a> {
     /// Bytes that can hold frames.
     limit: u64,
     verify_payloads: bool,
+    /// Bytes to read at once.
+    ahead: usize,
     window: Vec<u8>,
     window_start: u64,
 }
@@ -51,7 +55,16 @@ impl<'a> Scan<'a> {
     ) -> Result<Scan<'a>, StorageError> {
         let size = file.size().map_err(StorageError::io("read", path))?;
         let limit = size.min(u64::from(header.capacity));
-        Ok(Scan { file, path, header, limit, verify_payloads, window: Vec::new(), window_start: 0 })
+        Ok(Scan {
+            file,
+            path,
+            header,
+            limit,
+            verify_payloads,
+            ahead: WINDOW_BYTES,
+            window: Vec::new(),
+            window_start: 0,
+        })
     }
 
     /// The frame at an offset, if it is good, is the one expected, and continues the session or begins a later one.
@@ -71,6 +84,7 @@ impl<'a> Scan<'a> {
             let bytes = self.bytes(at, header.frame_length() as usize)?;
             return Ok(Frame::decode(bytes).ok().map(|frame| (header, frame.records)));
         }
+        self.ahead = if header.frame_length() > LARGE_FRAME_BYTES { SKIPPING_WINDOW_BYTES } else { WINDOW_BYTES };
         let records = self.bytes(at + u64::from(FRAME_HEADER_BYTES), header.records_length as usize)?;
         Ok(header.decode_records(records).ok().map(|records| (header, records)))
     }

@@ -61,7 +61,7 @@ impl Log {
             }
             let mut wanted = self.shared.maintenance.lock();
             while !*wanted {
-                let full = self.shared.pool.lock().full;
+                let full = self.shared.pool.is_full();
                 if full {
                     self.shared.wake_maintenance.wait_for(&mut wanted, FULL_RETRY);
                     break;

@@ -227,7 +227,9 @@ impl Writer {
         if !self.frame.is_empty() && self.frame.bytes() + bytes > self.shared.options.frame_bytes as usize {
             self.flush();
         }
-        if !self.fits(bytes) {
+        // What is left of a reserve file is for critical submissions alone.
+        let reserved = self.file.capacity < self.shared.options.file_bytes && !submission.critical;
+        if reserved || !self.fits(bytes) {
             self.flush();
             self.switch_file(submission.critical, bytes)?;
         }
@@ -412,16 +414,15 @@ impl Writer {
 
     /// A file with room for so many bytes; from the reserve only for what is critical.
     fn next_file(&self, critical: bool, bytes: usize) -> Result<FreeFile, StorageError> {
-        let shared = &*self.shared;
-        let mut pool = shared.pool.lock();
-        let free = match pool.take(&*shared.fs, &shared.dir, &shared.options) {
+        let pool = &self.shared.pool;
+        let free = match pool.take() {
             Err(error) if error.is_full() && critical => pool.take_reserve().ok_or(error)?,
             other => other?,
         };
         let overhead = HEADER_BYTES + 2 * (FRAME_HEADER_BYTES + FRAME_ALIGNMENT) + SEAL_BYTES;
         let limit = u64::from(free.capacity - overhead);
         if bytes as u64 > limit {
-            pool.put_back(free, &shared.options);
+            pool.put_back(free);
             return Err(StorageError::TooLarge { bytes: bytes as u64, limit });
         }
         Ok(free)

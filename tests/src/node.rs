@@ -1,0 +1,189 @@
+//! A broker under test: the real binary on a free port of 127.0.0.1 with a data directory of its own.
+//!
+//! The binary is found by `WARRENMQ_BIN`, else in the target directory (`checked`, then `release`, then `debug`). Its
+//! first lines on standard output are read up to the ready line, which names the real port. The process is killed by
+//! its id when the [`Node`] goes; its log is shown when the test failed.
+
+use crate::{PATIENCE, limits};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+use tempfile::TempDir;
+
+/// How many of the log's last bytes a failing test shows.
+const LOG_TAIL_BYTES: usize = 6_000;
+/// Name of the configuration file beside the data directory.
+const CONFIG: &str = "warrenmq.conf";
+
+/// A running broker. Killed when dropped.
+pub struct Node {
+    process: Child,
+    addr: SocketAddr,
+    ready_line: String,
+    directory: TempDir,
+}
+
+impl Node {
+    /// Starts a broker with the default configuration and waits until it is ready.
+    #[track_caller]
+    pub fn start() -> Node {
+        Node::launch(None)
+    }
+
+    /// Starts a broker with `config`, the text of a configuration file (`rabbitmq.conf` format).
+    #[track_caller]
+    pub fn start_with(config: &str) -> Node {
+        Node::launch(Some(config))
+    }
+
+    #[track_caller]
+    fn launch(config: Option<&str>) -> Node {
+        let directory = tempfile::Builder::new().prefix("warrenmq-test-").tempdir().expect("a temporary directory");
+        if let Some(text) = config {
+            fs::write(directory.path().join(CONFIG), text).expect("the configuration is written");
+        }
+        let (process, addr, ready_line) = run(&directory);
+        Node { process, addr, ready_line, directory }
+    }
+
+    /// Kills the broker (SIGKILL) and starts it again on the same data; the address changes.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let running = run(&self.directory);
+        (self.process, self.addr, self.ready_line) = running;
+    }
+
+    /// The address of the AMQP listener.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `amqp://guest:guest@ADDR:PORT/%2f`, as client libraries want it.
+    pub fn url(&self) -> String {
+        format!("amqp://guest:guest@{}/%2f", self.addr)
+    }
+
+    /// The line that announced the broker.
+    pub fn ready_line(&self) -> &str {
+        &self.ready_line
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// Resident memory of the broker's process in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        limits::resident_bytes(self.process.id())
+    }
+
+    /// Sends SIGTERM, the orderly stop.
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, Signal::TERM).expect("the broker's own process can be signalled");
+    }
+
+    /// Waits for the broker's process to end.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a child can be waited for") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the broker did not end within {PATIENCE:?}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the broker's log\n{}---", tail(self.directory.path()));
+        }
+    }
+}
+
+/// Starts the binary on what is in `directory` and waits for its ready line.
+#[track_caller]
+fn run(directory: &TempDir) -> (Child, SocketAddr, String) {
+    let binary = binary();
+    let mut command = Command::new(&binary);
+    command.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path().join("data"));
+    let config = directory.path().join(CONFIG);
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
+    let log = File::options().create(true).append(true).open(directory.path().join("log")).expect("a log file");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(log.try_clone().expect("a second handle of the log"));
+    let mut process = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+
+    let ready = follow_output(&mut process, log);
+    match ready.recv_timeout(PATIENCE) {
+        Ok((line, addr)) => (process, addr, line),
+        Err(_) => {
+            let _ = process.kill();
+            let status = process.wait();
+            panic!("no ready line from the broker ({status:?}); its log:\n{}", tail(directory.path()));
+        }
+    }
+}
+
+/// Copies the broker's standard output into its log, and sends the ready line and its address on. The pipe is read to
+/// its end: a broker that blocks on a full pipe would look like a hang of its own.
+fn follow_output(process: &mut Child, mut log: File) -> mpsc::Receiver<(String, SocketAddr)> {
+    let output = process.stdout.take().expect("standard output is a pipe");
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if let Some(addr) = ready_address(&line) {
+                let _ = sender.send((line.clone(), addr));
+            }
+            let _ = writeln!(log, "{line}");
+        }
+    });
+    receiver
+}
+
+/// The address in `WarrenMQ VERSION ready: AMQP on ADDR:PORT, data in DIR`.
+fn ready_address(line: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.strip_prefix("WarrenMQ ")?.split_once(" ready: AMQP on ")?;
+    rest.split(',').next()?.parse().ok()
+}
+
+/// The binary under test.
+#[track_caller]
+fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WARRENMQ_BIN") {
+        return PathBuf::from(path);
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace");
+        workspace.join("target")
+    });
+    let candidates = ["checked", "release", "debug"].map(|profile| target.join(profile).join("warrenmq"));
+    match candidates.iter().find(|path| path.is_file()) {
+        Some(path) => path.clone(),
+        None => panic!(
+            "no broker to test: build it with `cargo build --profile checked -p warrenmq`, or name one in WARRENMQ_BIN \
+             (looked for {candidates:?})"
+        ),
+    }
+}
+
+fn tail(directory: &Path) -> String {
+    let log = fs::read(directory.join("log")).unwrap_or_default();
+    String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned()
+}
