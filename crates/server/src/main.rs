@@ -68,7 +68,5 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         let mut stdout = std::io::stdout();
         let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
     };
-    node::run(config, bound, announce, shutdown).await?;
-    tracing::info!("stopped");
-    Ok(())
+    node::run(config, bound, announce, shutdown).await
 }

@@ -6,9 +6,22 @@ use amqp::methods::AMQPClass;
 use amqp::{Exception, MethodId, ReplyCode, encode};
 use queue::{ConsumerId, Op, QueueId};
 
-use super::channel::{ChannelState, Fault};
+use super::channel::{ChannelState, Consumer, Fault, Pending};
 use super::session::{Phase, Session, close_ok};
+use super::unacked::Unacked;
 use crate::shard::ShardInput;
+
+/// Who consumes or holds messages of a queue for a channel that ends.
+///
+/// The order is that in which they are detached. Of a queue's consumers those without acknowledgements go first: what the others
+/// give back would be delivered to them, and be lost with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Holder {
+    shard: u32,
+    queue: QueueId,
+    acknowledges: bool,
+    local: u32,
+}
 
 impl Session {
     /// A frame of `channel` could not be handled.
@@ -111,35 +124,52 @@ impl Session {
     /// Gives back what all channels hold and deletes the connection's exclusive queues. Can be called again; does nothing then.
     pub(super) fn release_everything(&mut self) {
         let numbers: Vec<u16> = self.channels.keys().copied().collect();
+        let mut holders = BTreeSet::new();
         for number in numbers {
-            self.release_channel(number);
+            self.take_holders(number, &mut holders);
             self.forget_channel(number);
         }
+        self.detach(holders);
         self.delete_exclusive_queues();
         self.blocked = None;
     }
 
     /// Stops a channel's consumers and sends what is out with it back to the queues, in order.
     fn release_channel(&mut self, number: u16) {
+        let mut holders = BTreeSet::new();
+        self.take_holders(number, &mut holders);
+        self.detach(holders);
+    }
+
+    /// Takes from a channel who consumes or holds messages for it.
+    fn take_holders(&mut self, number: u16, holders: &mut BTreeSet<Holder>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let mut holders: BTreeSet<(u32, QueueId, u32)> = BTreeSet::new();
-        holders.extend(channel.unacked.iter().map(|entry| (entry.shard, entry.queue, entry.consumer)));
+        let holder = |entry: &Unacked| Holder {
+            shard: entry.shard,
+            queue: entry.queue,
+            acknowledges: true,
+            local: entry.consumer,
+        };
+        holders.extend(channel.unacked.iter().map(holder));
         if let Some(transaction) = channel.transaction.take() {
             for (_, settled) in &transaction.settled {
-                holders.extend(settled.iter().map(|entry| (entry.shard, entry.queue, entry.consumer)));
+                holders.extend(settled.iter().map(holder));
             }
         }
         for (_, local) in channel.consumers.drain() {
-            if let Some(consumer) = self.consumers.remove(&local) {
-                holders.insert((consumer.shard, consumer.queue, local));
+            if let Some(Consumer { shard, queue, no_ack, .. }) = self.consumers.remove(&local) {
+                holders.insert(Holder { shard, queue, acknowledges: !no_ack, local });
             }
         }
         // A get whose answer is on its way holds its message too.
-        if let Some(super::channel::Pending::Get { shard, holder: Some((queue, holder)), .. }) = &channel.pending {
-            holders.insert((*shard, *queue, *holder));
+        if let Some(Pending::Get { shard, holder: Some((queue, local)), .. }) = channel.pending {
+            holders.insert(Holder { shard, queue, acknowledges: true, local });
         }
+    }
+
+    fn detach(&mut self, holders: BTreeSet<Holder>) {
         let connection = self.handle.id.0;
-        for (shard, queue, local) in holders {
+        for Holder { shard, queue, local, .. } in holders {
             let consumer = ConsumerId { connection, local };
             self.staging.op(shard, Op::Detach { queue, consumer, requeue: true, token: None });
         }

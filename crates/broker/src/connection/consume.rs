@@ -31,6 +31,10 @@ impl Session {
             self.limit_channel(number, limit);
         } else {
             self.open(number).prefetch = limit;
+            // As with RabbitMQ this lifts a limit of the whole channel: who wants both sets that one last.
+            if self.open(number).limiter.is_some() {
+                self.limit_channel(number, 0);
+            }
         }
         self.send(number, AMQPClass::Basic(AMQPMethod::QosOk(QosOk {})));
         Ok(())
