@@ -48,7 +48,7 @@ impl Bench {
 
     fn apply(&mut self, ops: Vec<Op>, buffers: Vec<Bytes>) {
         self.number += 1;
-        let batch = Batch { connection: 1, number: self.number, ops, buffers };
+        let batch = Batch { connection: 1, number: self.number, urgent: false, ops, buffers };
         self.shard.apply(batch, &mut Everything, &mut self.effects);
         self.shard.deliver(&mut Everything, &mut self.effects);
     }

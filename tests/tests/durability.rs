@@ -13,7 +13,7 @@ use warrenmq_tests::wire::Payload;
 use warrenmq_tests::{Node, Wire, With, eventually};
 
 /// Rounds of killing under load; `WARRENMQ_KILL_ROUNDS` asks for more.
-const KILL_ROUNDS: usize = 10;
+const KILL_ROUNDS: usize = 12;
 /// Messages a publisher keeps unconfirmed.
 const WINDOW: u64 = 200;
 
@@ -241,7 +241,7 @@ fn check(c: &mut Wire, round: usize, open: &mut BTreeSet<u64>, settled: &mut BTr
         assert!(last.is_none_or(|last| last < number), "round {round}: {number} after {last:?}");
         last = Some(number);
         found.insert(number);
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             c.send(ack(message.method.delivery_tag));
             acked.push(number);
         }

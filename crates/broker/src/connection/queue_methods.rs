@@ -17,6 +17,19 @@ use crate::metadata::{self, Claim, DeclareQueue, Earlier};
 use crate::names;
 use crate::topology::{Declared, QueueDeclare, QueueRecord, Topology, strip_crlf};
 
+/// Arguments of queues that are checked and kept but have no effect in this version.
+const IDLE_ARGUMENTS: [&str; 9] = [
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-overflow",
+    "x-max-priority",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+];
+
 impl Session {
     pub(super) fn queue_declare(&mut self, number: u16, declare: Declare) -> Result<(), Fault> {
         let asked = strip_crlf(declare.queue.as_str());
@@ -40,6 +53,9 @@ impl Session {
         };
         let found = self.look_for_queue(&request)?;
         self.open(number).last_queue = Some(name.as_ref().into());
+        if !matches!(found, Found::There(_)) {
+            warn_of_idle_arguments(&name, &declare);
+        }
         match found {
             Found::There(record) => {
                 let token = self.pend(number, Pending::Declare(Box::new(declare)));
@@ -238,4 +254,13 @@ fn declare_op(request: &QueueDeclare<'_>) -> metadata::Op {
 pub(super) fn delete_ok(messages: u64) -> AMQPClass {
     let message_count = u32::try_from(messages).unwrap_or(u32::MAX);
     AMQPClass::Queue(AMQPMethod::DeleteOk(DeleteOk { message_count }))
+}
+
+/// Some arguments are checked and kept, and do nothing yet: whoever relies on them is to know.
+fn warn_of_idle_arguments(name: &str, declare: &Declare) {
+    let idle: Vec<&str> =
+        IDLE_ARGUMENTS.into_iter().filter(|argument| declare.arguments.contains_key(argument)).collect();
+    if !idle.is_empty() {
+        tracing::warn!(queue = name, arguments = ?idle, "queue arguments without effect in this version");
+    }
 }

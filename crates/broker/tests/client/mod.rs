@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A node of its own, with a listener.
 pub(crate) struct Node {
     address: std::net::SocketAddr,
+    _directory: tempfile::TempDir,
 }
 
 /// A method, with the properties and body that came behind it.
@@ -46,7 +47,9 @@ pub(crate) struct Client {
 
 impl Node {
     pub(crate) async fn start() -> Self {
-        let broker = Broker::start(Settings::default()).expect("the default settings are valid");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let settings = Settings { data_dir: directory.path().join("data"), ..Settings::default() };
+        let broker = Broker::start(settings).expect("the node starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         tokio::spawn(async move {
@@ -54,7 +57,7 @@ impl Node {
                 tokio::spawn(warrenmq_broker::serve(Arc::clone(&broker), stream, peer));
             }
         });
-        Self { address }
+        Self { address, _directory: directory }
     }
 
     /// A client that is logged in and has channel 1 open.
