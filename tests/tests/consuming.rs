@@ -485,3 +485,15 @@ impl BetweenDeliveries for Wire {
         assert_eq!(delivered, deliveries);
     }
 }
+
+#[test]
+fn who_deletes_a_queue_hears_delete_ok_before_the_cancel_of_its_own_consumer() {
+    let node = Node::start();
+    let mut c = Wire::open(&node);
+    for durable in [false, true] {
+        c.call(queue_declare("q").with(|m| m.durable = durable));
+        c.call(consume("q", "tag"));
+        c.call(queue_delete("q"));
+        assert_eq!(c.expect::<basic::Cancel>().consumer_tag.as_str(), "tag", "durable: {durable}");
+    }
+}

@@ -118,6 +118,16 @@ impl Session {
         if let Err(fault) = answered {
             self.fault(number, fault);
         }
+        if !self.waits_for_change() {
+            for local in std::mem::take(&mut self.held_cancels) {
+                self.consumer_cancelled(local);
+            }
+        }
+    }
+
+    /// Whether a channel waits for a change of something durable, the deletion of a queue among them.
+    pub(super) fn waits_for_change(&self) -> bool {
+        self.channels.values().any(|channel| matches!(channel.pending, Some(Pending::Change { .. })))
     }
 
     fn changed(&mut self, number: u16, pending: Pending, applied: Applied) -> Result<(), Fault> {

@@ -171,6 +171,11 @@ impl Session {
 
     /// A queue is gone under a consumer: those who asked for it are told.
     pub(super) fn consumer_cancelled(&mut self, local: u32) {
+        // Perhaps it is this connection that deletes the queue: then delete-ok comes first.
+        if self.waits_for_change() {
+            self.held_cancels.push(local);
+            return;
+        }
         let Some(consumer) = self.consumers.remove(&local) else { return };
         if let Some(channel) = self.channels.get_mut(&consumer.channel) {
             channel.consumers.remove(&consumer.tag);

@@ -105,6 +105,8 @@ pub(super) struct Session {
     stalled: Option<u16>,
     /// An alarm is on and the client published: it is not read. `told`: it was sent `connection.blocked`.
     pub(super) blocked: Option<Blocked>,
+    /// Consumers whose queue is gone, to be told of after the answer to the delete that a channel waits for.
+    pub(super) held_cancels: Vec<u32>,
     /// Encoded deliveries that count in [`ConnectionHandle::outstanding`] until they are in the socket.
     pub(super) unwritten_deliveries: usize,
     last_read: Instant,
@@ -149,6 +151,7 @@ impl Session {
             in_flight_bytes: 0,
             stalled: None,
             blocked: None,
+            held_cancels: Vec::new(),
             unwritten_deliveries: 0,
             last_read: now,
             last_write: now,
