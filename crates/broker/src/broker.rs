@@ -1,24 +1,27 @@
 //! What all tasks of a node share: virtual hosts, users, shards, connections, alarms.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use amqp::{Exception, MethodId, ReplyCode};
+use parking_lot::Mutex;
 use queue::{Op, QueueId};
 use rustc_hash::FxHashMap;
 use storage::{Admission as LogAdmission, LogOptions, StorageError};
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
-use crate::connection::{ConnectionHandle, DirectReplies, Event};
+use crate::connection::{ConnectionHandle, ConnectionInfo, DirectReplies, Event};
+use crate::directory::Directory;
 use crate::durable::{self, DurableShardTask};
 use crate::mailbox::Mailbox;
-use crate::metadata::{self, Change, Metadata, RecoveredQueues};
+use crate::metadata::{self, AdminOp, Change, Consequences, Gone, Metadata, RecoveredQueues, VhostInfo};
 use crate::settings::Settings;
 use crate::shard::{ShardInput, ShardTask};
 use crate::store::Store;
-use crate::topology::{ConnectionId, Topology};
+use crate::topology::{ConnectionId, QueueRecord, Topology};
 use crate::vhost::Vhost;
 
 /// How often memory use is looked at. A flood of 400 MB/s grows by 40 MB in that time.
@@ -55,9 +58,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     settings: Settings,
-    vhosts: RwLock<FxHashMap<String, Arc<Vhost>>>,
-    access: RwLock<AccessControl>,
-    access_version: AtomicU64,
+    directory: Directory,
     /// Inboxes of the local shards, then of the durable ones.
     shards: Vec<Arc<Mailbox<ShardInput>>>,
     local_shards: u32,
@@ -75,6 +76,7 @@ pub struct Broker {
     stopping: AtomicBool,
     next_connection: AtomicU64,
     next_queue: AtomicU64,
+    started_at: Instant,
 }
 
 impl Broker {
@@ -88,20 +90,16 @@ impl Broker {
         let shards = local_shards + settings.durable_shards;
         let (store, writer, _recovered) = Store::open(&settings.data_dir, LogOptions::default())?;
         let metadata: Arc<Mailbox<metadata::Input>> = Arc::default();
-        let make_vhost = |name: &str| Arc::new(Vhost::new(name, Arc::clone(&metadata)));
-        let mut vhosts = FxHashMap::default();
-        for name in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
-            vhosts.insert(name.clone(), make_vhost(name));
-        }
+        let directory = Directory::new(Arc::clone(&metadata), &settings.loopback_users);
         let durable_shards = settings.durable_shards;
         let (log, snapshots) = (store.log(), store.snapshots());
-        let recovered = metadata::recover(log, snapshots, &mut vhosts, &make_vhost, local_shards, durable_shards)?;
-        let recovered_queues = metadata::recovered_queues(&vhosts, local_shards, durable_shards);
-        let access = Self::first_user(&settings)?;
+        let recovered = metadata::recover(log, snapshots, &directory, local_shards, durable_shards)?;
+        let recovered_queues = metadata::recovered_queues(&directory, local_shards, durable_shards);
+        let first_changes = if directory.is_new() { first_changes(&settings, &directory)? } else { Vec::new() };
+        // Clients can connect as soon as this returns. When the log has the changes they are applied again, which changes nothing.
+        metadata::apply_early(&directory, &first_changes);
         let broker = Arc::new(Self {
-            access_version: AtomicU64::new(access.version()),
-            access: RwLock::new(access),
-            vhosts: RwLock::new(vhosts),
+            directory,
             shards: (0..shards).map(|_| Arc::default()).collect(),
             local_shards,
             store,
@@ -117,6 +115,7 @@ impl Broker {
             stopping: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),
             next_queue: AtomicU64::new(1),
+            started_at: Instant::now(),
             settings,
         });
         tokio::spawn(Metadata::new(Arc::clone(&broker), recovered).run());
@@ -129,27 +128,30 @@ impl Broker {
             tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
         }
         broker.store.log().accounting_complete();
+        for change in first_changes {
+            broker.metadata.send(metadata::Input::Change { change, asker: None });
+        }
         broker.store.start(writer)?;
         tokio::spawn(watch(Arc::clone(&broker)));
         Ok(broker)
-    }
-
-    fn first_user(settings: &Settings) -> Result<AccessControl, crate::auth::AuthError> {
-        let mut access = AccessControl::new();
-        let password = Password::Plain(&settings.default_password);
-        access.put_user(&settings.default_user, password, settings.default_user_tags.clone())?;
-        let [configure, write, read] = &settings.default_permissions;
-        for vhost in std::iter::once(&settings.default_vhost).chain(&settings.vhosts) {
-            access.set_permissions(vhost, &settings.default_user, configure, write, read)?;
-        }
-        access.set_loopback_users(settings.loopback_users.iter().cloned());
-        Ok(access)
     }
 
     /// The node's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// For how long the node has run.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    /// Whether memory, and disk space, are short.
+    pub(crate) fn alarms(&self) -> [(&'static str, bool); 2] {
+        [("memory", &self.memory_alarm), ("disk", &self.disk_alarm)]
+            .map(|(name, alarm)| (name, alarm.load(Ordering::Relaxed)))
     }
 
     /// Whether the node is on its way down.
@@ -196,13 +198,13 @@ impl Broker {
         }
     }
 
-    pub(crate) fn vhost(&self, name: &str) -> Option<Arc<Vhost>> {
-        self.vhosts.read().get(name).cloned()
+    /// Virtual hosts, users, permissions and parameters.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
     }
 
-    /// All virtual hosts, in any order.
-    pub(crate) fn all_vhosts(&self) -> Vec<Arc<Vhost>> {
-        self.vhosts.read().values().cloned().collect()
+    pub(crate) fn vhost(&self, name: &str) -> Option<Arc<Vhost>> {
+        self.directory.vhost(name)
     }
 
     /// The inbox of the metadata.
@@ -216,12 +218,12 @@ impl Broker {
     }
 
     pub(crate) fn access(&self) -> parking_lot::RwLockReadGuard<'_, AccessControl> {
-        self.access.read()
+        self.directory.access()
     }
 
     /// Goes up with every change of users or permissions.
     pub(crate) fn access_version(&self) -> u64 {
-        self.access_version.load(Ordering::Acquire)
+        self.directory.access_version()
     }
 
     pub(crate) fn memory(&self) -> &Arc<MessageMemory> {
@@ -299,9 +301,9 @@ impl Broker {
     }
 
     pub(crate) fn register(&self, make: impl FnOnce(ConnectionId) -> Arc<ConnectionHandle>) -> Arc<ConnectionHandle> {
-        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        let handle = make(ConnectionId(id));
-        self.connections.lock().insert(id, Arc::clone(&handle));
+        let id = self.new_connection_id();
+        let handle = make(id);
+        self.connections.lock().insert(id.0, Arc::clone(&handle));
         handle
     }
 
@@ -312,7 +314,7 @@ impl Broker {
     /// A shard's queue is gone: so are its name and bindings, at once or, if it was durable, as soon as that is in the log. Whoever has
     /// to know waits with [`metadata::Input::Barrier`].
     pub(crate) fn forget_queue(&self, queue: QueueId) {
-        for vhost in self.all_vhosts() {
+        for vhost in self.directory.vhosts() {
             if is_durable(queue) {
                 if vhost.read().find_queue_by_id(queue).is_some() {
                     let op = metadata::Op::DeleteQueue { id: queue };
@@ -324,6 +326,98 @@ impl Broker {
                 return;
             }
         }
+    }
+
+    /// Does what is to be done because of a change of the directory.
+    pub(crate) fn carry_out(&self, consequences: Consequences) {
+        let Consequences { orphans, gone, settings } = consequences;
+        for (shard, queue) in orphans {
+            self.send_ops(shard, vec![Op::Delete { queue, if_unused: false, if_empty: false, token: None }]);
+        }
+        if let Some(gone) = gone {
+            self.close_connections(&gone.to_string(), |info| match &gone {
+                Gone::Vhost(name) => *info.vhost == **name,
+                Gone::User(name) => *info.user == **name,
+            });
+        }
+        for record in settings {
+            self.queue_settings_changed(&record);
+        }
+    }
+
+    /// A policy changed what counts for a queue: the one place from which its shard hears of it. Nothing that a queue's machine
+    /// knows today ([`QueueRecord::machine_settings`]) depends on policies, so there is nothing to send.
+    fn queue_settings_changed(&self, record: &QueueRecord) {
+        tracing::debug!(queue = &*record.name, settings = ?record.settings, "other policies count for a queue");
+    }
+
+    /// Closes connections with `320 CONNECTION_FORCED` and this text. Answers how many were told.
+    pub(crate) fn close_connections(&self, text: &str, is_meant: impl Fn(&ConnectionInfo) -> bool) -> usize {
+        let handles: Vec<_> = self.connections.lock().values().cloned().collect();
+        let meant = handles.into_iter().filter(|handle| handle.info.get().is_some_and(&is_meant));
+        let text: Arc<str> = text.into();
+        meant.map(|handle| handle.mailbox.send(Event::Close(Arc::clone(&text)))).count()
+    }
+
+    /// All connections, by number.
+    pub(crate) fn connections(&self) -> Vec<Arc<ConnectionHandle>> {
+        let mut handles: Vec<_> = self.connections.lock().values().cloned().collect();
+        handles.sort_unstable_by_key(|handle| handle.id);
+        handles
+    }
+
+    /// Opens a connection, as far as limits allow.
+    ///
+    /// # Errors
+    /// 530 when the limit of the virtual host or of the user is reached.
+    pub(crate) fn admit_connection(&self, handle: &ConnectionHandle, info: ConnectionInfo) -> Result<(), Exception> {
+        let refuse = |text: String| Err(Exception::new(ReplyCode::NotAllowed, text, MethodId::CONNECTION_OPEN));
+        // Under the lock, so that two who come at the same time are counted one after the other.
+        let connections = self.connections.lock();
+        let count = |is_same: &dyn Fn(&ConnectionInfo) -> bool| {
+            let open = connections.values().filter(|other| other.info.get().is_some_and(is_same)).count();
+            u64::try_from(open).expect("a count of connections")
+        };
+        let (vhost, user) = (&*info.vhost, &*info.user);
+        let vhost_limit = self.vhost(vhost).and_then(|vhost| vhost.limits().max_connections);
+        if let Some(limit) = vhost_limit
+            && count(&|other| *other.vhost == *vhost) >= limit
+        {
+            return refuse(format!(
+                "access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+            ));
+        }
+        if let Some(limit) = self.directory.user_limits(user).max_connections
+            && count(&|other| *other.user == *user) >= limit
+        {
+            return refuse(format!("connection refused for user '{user}': user connection limit ({limit}) is reached"));
+        }
+        let set = handle.info.set(info);
+        debug_assert!(set.is_ok(), "a connection opens once");
+        Ok(())
+    }
+
+    /// Whether a user may open another channel; its own connection counts it then.
+    ///
+    /// # Errors
+    /// 530 when its limit is reached.
+    pub(crate) fn admit_channel(&self, user: &str) -> Result<(), Exception> {
+        let Some(limit) = self.directory.user_limits(user).max_channels else { return Ok(()) };
+        let connections = self.connections.lock();
+        let of_user = connections.values().filter(|handle| handle.info.get().is_some_and(|info| *info.user == *user));
+        let open: u64 = of_user.map(|handle| u64::from(handle.channels.load(Ordering::Relaxed))).sum();
+        if open < limit {
+            return Ok(());
+        }
+        let text = format!(
+            "number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"
+        );
+        Err(Exception::new(ReplyCode::NotAllowed, text, MethodId::NONE))
+    }
+
+    /// A number that no connection has: for who asks shards on behalf of an operator.
+    pub(crate) fn new_connection_id(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Ops that no connection waits for.
@@ -366,6 +460,40 @@ impl Broker {
             handle.mailbox.send(Event::Alarm);
         }
     }
+}
+
+/// What a new node begins with: the virtual hosts, the user and its permissions of the configuration.
+fn first_changes(settings: &Settings, directory: &Directory) -> Result<Vec<Change>, crate::auth::AuthError> {
+    let mut checked = AccessControl::new();
+    let (name, password) = (&settings.default_user, Password::Plain(&settings.default_password));
+    checked.put_user(name, password, settings.default_user_tags.clone())?;
+    let [configure, write, read] = &settings.default_permissions;
+    checked.set_permissions(&settings.default_vhost, name, configure, write, read)?;
+    let user = checked.user(name).expect("it was put there");
+    let mut changes = Vec::new();
+    let mut change = |vhost: &str, op: AdminOp| changes.push(Change { vhost: vhost.into(), op: op.into() });
+    change(
+        "",
+        AdminOp::PutUser { name: name.as_str().into(), password: user.password().cloned(), tags: user.tags().to_vec() },
+    );
+    // Those of data that was written before virtual hosts were part of it, too.
+    let known = directory.vhosts();
+    let configured = std::iter::once(&settings.default_vhost).chain(&settings.vhosts).map(String::as_str);
+    let vhosts: BTreeSet<&str> = configured.chain(known.iter().map(|vhost| vhost.name())).collect();
+    for vhost in vhosts {
+        let description = if vhost == settings.default_vhost { "Default virtual host" } else { "" };
+        change(vhost, AdminOp::PutVhost(VhostInfo { description: description.into(), ..VhostInfo::default() }));
+        change(
+            vhost,
+            AdminOp::SetPermissions {
+                user: name.as_str().into(),
+                configure: configure.as_str().into(),
+                write: write.as_str().into(),
+                read: read.as_str().into(),
+            },
+        );
+    }
+    Ok(changes)
 }
 
 /// Whether an identity is that of a durable queue.

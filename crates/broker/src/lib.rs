@@ -5,16 +5,20 @@
 //! I/O (`connection`). [`topology`] is the pure data structure of exchanges, queues and bindings of a virtual host. Queues themselves
 //! live in the `queue` crate and are owned by shard tasks (`shard`), which connections reach only by batches of ops.
 
+pub mod admin;
 pub mod auth;
 mod broker;
 mod budget;
 mod connection;
+mod directory;
 mod durable;
+mod limits;
 mod mailbox;
 pub mod memory;
 pub mod metadata;
 mod names;
 mod peers;
+pub mod policy;
 mod settings;
 mod shard;
 mod store;

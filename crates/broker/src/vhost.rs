@@ -1,12 +1,14 @@
 //! A virtual host: its topology behind a lock, and a version that tells without the lock whether a cached route still holds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
+use queue::QueueId;
 
+use crate::limits::VhostLimits;
 use crate::mailbox::Mailbox;
-use crate::metadata::{Change, Claims, Input, Op};
+use crate::metadata::{Change, Claims, Input, Op, VhostInfo};
 use crate::topology::Topology;
 
 /// A virtual host.
@@ -17,6 +19,11 @@ pub(crate) struct Vhost {
     version: AtomicU64,
     claims: Claims,
     metadata: Arc<Mailbox<Input>>,
+    /// `None`: of data that knew no virtual hosts.
+    info: RwLock<Option<Arc<VhostInfo>>>,
+    limits: RwLock<VhostLimits>,
+    /// It is deleted: nothing is made in it any more. Set under the topology's lock.
+    ended: AtomicBool,
 }
 
 impl Vhost {
@@ -24,11 +31,53 @@ impl Vhost {
     pub(crate) fn new(name: &str, metadata: Arc<Mailbox<Input>>) -> Self {
         let topology = Topology::new(name);
         let version = AtomicU64::new(topology.version());
-        Self { name: name.into(), topology: RwLock::new(topology), version, claims: Claims::default(), metadata }
+        Self {
+            name: name.into(),
+            topology: RwLock::new(topology),
+            version,
+            claims: Claims::default(),
+            metadata,
+            info: RwLock::default(),
+            limits: RwLock::default(),
+            ended: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What is known of it.
+    pub(crate) fn info(&self) -> Option<Arc<VhostInfo>> {
+        self.info.read().clone()
+    }
+
+    /// Answers whether that is news.
+    pub(crate) fn set_info(&self, info: VhostInfo) -> bool {
+        let mut known = self.info.write();
+        let is_news = known.as_deref() != Some(&info);
+        *known = Some(Arc::new(info));
+        is_news
+    }
+
+    pub(crate) fn limits(&self) -> VhostLimits {
+        *self.limits.read()
+    }
+
+    pub(crate) fn set_limits(&self, limits: VhostLimits) {
+        *self.limits.write() = limits;
+    }
+
+    /// Whether it is deleted. Who makes something in memory looks under the topology's lock.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// It is deleted. Answers the queues that were in it, by shard.
+    pub(crate) fn end(&self) -> Vec<(u32, QueueId)> {
+        let topology = self.topology.write();
+        self.ended.store(true, Ordering::Release);
+        topology.queues().map(|queue| (queue.shard, queue.id)).collect()
     }
 
     /// Goes up with every change of the topology.
@@ -60,11 +109,12 @@ impl Vhost {
     }
 
     /// Applies a change again that is in the log, with all that followed from it.
-    pub(crate) fn replay(&self, change: impl FnOnce(&mut Topology)) {
+    pub(crate) fn replay<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
         let mut topology = self.topology.write();
-        change(&mut topology);
+        let result = change(&mut topology);
         topology.take_used_up();
         self.version.store(topology.version(), Ordering::Release);
+        result
     }
 
     fn change_and<R>(

@@ -108,10 +108,17 @@ impl AccessControl {
     /// # Errors
     /// A name that cannot travel, a malformed hash, no entropy.
     pub fn put_user(&mut self, name: &str, password: Password<'_>, tags: Vec<Tag>) -> Result<(), AuthError> {
+        self.put_user_hash(name, PasswordHash::new(password)?, tags)
+    }
+
+    /// The same with a hash that was made before.
+    ///
+    /// # Errors
+    /// A name that cannot travel.
+    pub fn put_user_hash(&mut self, name: &str, hash: Option<PasswordHash>, tags: Vec<Tag>) -> Result<(), AuthError> {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(AuthError::InvalidName);
         }
-        let hash = PasswordHash::new(password)?;
         self.users.insert(name.to_owned(), Arc::new(User::new(name, hash, tags)));
         self.version += 1;
         Ok(())

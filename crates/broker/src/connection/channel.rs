@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use amqp::methods::AMQPClass;
-use amqp::{Assembler, MethodId};
+use amqp::{Assembler, FieldTable, MethodId};
 use queue::QueueId;
 use rustc_hash::FxHashMap;
 
@@ -94,6 +94,9 @@ pub(crate) struct Consumer {
     pub(crate) channel: u16,
     pub(crate) tag: Arc<str>,
     pub(crate) no_ack: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) prefetch: u32,
+    pub(crate) arguments: FieldTable,
     pub(crate) queue: QueueId,
     pub(crate) shard: u32,
 }

@@ -1,6 +1,7 @@
 //! The ends: exceptions, closes from either side, and what becomes of everything a channel or connection held.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use amqp::methods::AMQPClass;
 use amqp::{Exception, MethodId, ReplyCode, encode};
@@ -80,11 +81,10 @@ impl Session {
         self.phase = Phase::Lingering { until: self.close_deadline() };
     }
 
-    /// The node stops.
-    pub(super) fn shutdown(&mut self) {
+    /// The node stops, or somebody wants the connection to be closed.
+    pub(super) fn shutdown(&mut self, text: &str) {
         match self.phase {
             Phase::Running => {
-                let text = "broker forced connection closure with reason 'shutdown'";
                 self.connection_exception(Exception::new(ReplyCode::ConnectionForced, text, MethodId::NONE));
             }
             Phase::Closing { .. } => {}
@@ -117,7 +117,10 @@ impl Session {
     }
 
     pub(super) fn forget_channel(&mut self, number: u16) {
-        self.channels.remove(&number);
+        let removed = self.channels.remove(&number);
+        if removed.is_some_and(|channel| channel.state != ChannelState::Unopened) {
+            self.handle.channels.fetch_sub(1, Ordering::Relaxed);
+        }
         self.unstall(number);
     }
 

@@ -36,6 +36,12 @@ impl Confirms {
         self.next += 1;
     }
 
+    /// How many publishes are not confirmed, those confirmed out of order left out.
+    pub(crate) fn unconfirmed(&self) -> u64 {
+        let waiting = self.groups.iter().filter(|group| !group.done);
+        waiting.map(|group| group.last - group.first + 1).sum::<u64>() + self.next - self.ungrouped
+    }
+
     /// Puts what was published since the last call into a group that waits for `turn`. Answers whether there was anything.
     pub(crate) fn close_group(&mut self, turn: u64) -> bool {
         if self.ungrouped == self.next {

@@ -104,6 +104,9 @@ impl Session {
             channel: number,
             tag: Arc::clone(&tag),
             no_ack: consume.no_ack,
+            exclusive: spec.exclusive,
+            prefetch: spec.prefetch,
+            arguments: consume.arguments.clone(),
             queue: record.id,
             shard: record.shard,
         };

@@ -1,10 +1,12 @@
 //! What others hold of a connection: shards put deliveries and answers in its mailbox, the broker tells it of alarms and of the end.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use amqp::Exception;
-use queue::{Delivery, Message, Reply, Token};
+use amqp::{Exception, FieldTable};
+use queue::{Delivery, Message, QueueId, Reply, Token};
+use tokio::sync::oneshot;
 
 use super::direct_reply::ReplyKey;
 use crate::mailbox::Mailbox;
@@ -30,6 +32,83 @@ pub(crate) enum Event {
     Alarm,
     /// The node stops.
     Shutdown,
+    /// Somebody wants it closed, with `320 CONNECTION_FORCED` and this text.
+    Close(Arc<str>),
+    /// Somebody wants to know what is open on it.
+    Describe(oneshot::Sender<Description>),
+}
+
+/// What is known of an open connection.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionInfo {
+    /// The user's name.
+    pub(crate) user: Box<str>,
+    /// The virtual host's name.
+    pub(crate) vhost: Box<str>,
+    /// The client's end of the socket.
+    pub(crate) peer: SocketAddr,
+    /// The node's end.
+    pub(crate) local: Option<SocketAddr>,
+    /// The SASL mechanism.
+    pub(crate) mechanism: Box<str>,
+    /// Largest frame in bytes.
+    pub(crate) frame_max: u32,
+    /// Most channels.
+    pub(crate) channel_max: u16,
+    /// Heartbeat interval in seconds.
+    pub(crate) heartbeat_secs: u64,
+    /// What the client says of itself.
+    pub(crate) client_properties: FieldTable,
+    /// When it was opened, in milliseconds since 1970.
+    pub(crate) connected_at_ms: u64,
+}
+
+impl ConnectionInfo {
+    /// The name that RabbitMQ's tools show: both ends.
+    pub(crate) fn name(&self) -> String {
+        match self.local {
+            Some(local) => format!("{} -> {local}", self.peer),
+            None => self.peer.to_string(),
+        }
+    }
+}
+
+/// A channel, for listings.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelDescription {
+    pub(crate) number: u16,
+    pub(crate) confirm: bool,
+    pub(crate) transactional: bool,
+    pub(crate) prefetch: u32,
+    pub(crate) global_prefetch: u32,
+    pub(crate) unacked: usize,
+    pub(crate) uncommitted_publishes: usize,
+    pub(crate) uncommitted_acks: usize,
+    pub(crate) unconfirmed: u64,
+    pub(crate) consumers: usize,
+}
+
+/// A consumer, for listings.
+#[derive(Clone, Debug)]
+pub(crate) struct ConsumerDescription {
+    pub(crate) channel: u16,
+    pub(crate) queue: QueueId,
+    pub(crate) tag: Arc<str>,
+    pub(crate) no_ack: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) prefetch: u32,
+    pub(crate) arguments: FieldTable,
+}
+
+/// What is open on a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Description {
+    /// Publishers are blocked, and it is one.
+    pub(crate) blocked: bool,
+    /// In the order of their numbers.
+    pub(crate) channels: Vec<ChannelDescription>,
+    /// In the order in which they were started.
+    pub(crate) consumers: Vec<ConsumerDescription>,
 }
 
 /// The shared part of a connection.
@@ -42,6 +121,10 @@ pub(crate) struct ConnectionHandle {
     pub(crate) outstanding: AtomicUsize,
     /// A shard turned a consumer of this connection away: resume all when `outstanding` is low again.
     pub(crate) parked: AtomicBool,
+    /// Set when the connection is open.
+    pub(crate) info: OnceLock<ConnectionInfo>,
+    /// Open channels.
+    pub(crate) channels: AtomicU32,
 }
 
 impl ConnectionHandle {
@@ -58,6 +141,8 @@ impl ConnectionHandle {
             mailbox: Mailbox::default(),
             outstanding: AtomicUsize::new(0),
             parked: AtomicBool::new(false),
+            info: OnceLock::new(),
+            channels: AtomicU32::new(0),
         })
     }
 
@@ -104,6 +189,11 @@ impl Limiter {
         let limit = self.limit.load(Ordering::SeqCst);
         let take = |used: u32| (limit == 0 || used < limit).then(|| used + 1);
         self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+    }
+
+    /// The limit; 0 is none.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::SeqCst)
     }
 
     /// Gives places back. Answers whether the channel's consumers are to be resumed.

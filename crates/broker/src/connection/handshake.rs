@@ -1,6 +1,6 @@
 //! From the first eight bytes to `connection.open-ok` (AMQP 0-9-1 section 2.2.4 and 4.2.2).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use amqp::methods::AMQPClass;
 use amqp::methods::connection::{AMQPMethod, Open, OpenOk, StartOk, Tune, TuneOk};
@@ -10,6 +10,7 @@ use amqp::{
 };
 
 use super::channel::Fault;
+use super::handle::ConnectionInfo;
 use super::session::{Client, Phase, Session};
 use crate::auth::sasl::{self, Credentials};
 
@@ -122,7 +123,10 @@ impl Session {
         };
         let login = self.broker.access().authenticate(user, password, self.peer.ip());
         match login {
-            Ok(user) => self.user = Some(user),
+            Ok(user) => {
+                self.user = Some(user);
+                self.mechanism = mechanism.into();
+            }
             Err(refused) => {
                 tracing::warn!(connection = %self.log_name(), mechanism, "login refused: {refused}");
                 self.refuse_login(mechanism);
@@ -182,6 +186,11 @@ impl Session {
         if !self.broker.access().vhost_access(user, name) {
             return Err(refuse(format!("access to vhost '{name}' refused for user '{user}'")).into());
         }
+        self.broker.admit_connection(&self.handle, self.info(user, name))?;
+        // The user or the virtual host may have been deleted at this moment, before the connection could be found.
+        if vhost.is_ended() || self.broker.access().user(user).is_none() {
+            return Err(refuse(format!("access to vhost '{name}' refused for user '{user}'")).into());
+        }
         if self.broker.is_stopping() {
             self.phase = Phase::Gone;
             return Ok(());
@@ -194,6 +203,25 @@ impl Session {
         self.phase = Phase::Running;
         self.send(0, AMQPClass::Connection(AMQPMethod::OpenOk(OpenOk {})));
         Ok(())
+    }
+}
+
+impl Session {
+    /// What others see of the connection while it is open.
+    fn info(&self, user: &str, vhost: &str) -> ConnectionInfo {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        ConnectionInfo {
+            user: user.into(),
+            vhost: vhost.into(),
+            peer: self.peer,
+            local: self.local,
+            mechanism: self.mechanism.clone(),
+            frame_max: self.frame_max,
+            channel_max: self.channel_max,
+            heartbeat_secs: self.heartbeat.as_secs(),
+            client_properties: self.client.properties.clone(),
+            connected_at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 }
 
@@ -215,6 +243,7 @@ impl Client {
             consumer_cancel_notify: capability("consumer_cancel_notify"),
             connection_blocked: capability("connection.blocked"),
             authentication_failure_close: capability("authentication_failure_close"),
+            properties: properties.clone(),
         }
     }
 }

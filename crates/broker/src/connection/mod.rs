@@ -16,6 +16,7 @@ mod channel;
 mod close;
 mod confirms;
 mod consume;
+mod describe;
 mod direct_reply;
 mod exchange_methods;
 mod handle;
@@ -33,5 +34,7 @@ mod transaction;
 mod unacked;
 
 pub(crate) use direct_reply::DirectReplies;
-pub(crate) use handle::{ConnectionHandle, Event, Limiter};
+pub(crate) use handle::{
+    ChannelDescription, ConnectionHandle, ConnectionInfo, ConsumerDescription, Description, Event, Limiter,
+};
 pub use task::serve;

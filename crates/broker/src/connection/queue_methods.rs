@@ -16,6 +16,7 @@ use crate::auth::{Permission, Resource};
 use crate::metadata::{self, Claim, DeclareQueue, Earlier};
 use crate::names;
 use crate::topology::{Declared, QueueDeclare, QueueRecord, Topology, strip_crlf};
+use crate::vhost::Vhost;
 
 /// Arguments of queues that are checked and kept but have no effect in this version.
 const IDLE_ARGUMENTS: [&str; 9] = [
@@ -86,6 +87,7 @@ impl Session {
                 Declared::New if request.is_durable() => {
                     let op = declare_op(request);
                     check_size(&op)?;
+                    check_queue_limit(vhost, &topology, request.name)?;
                     vhost.claims().make(&op);
                     return Ok(Found::ToLog(op));
                 }
@@ -96,6 +98,7 @@ impl Session {
             Declared::Existing(record) => Ok(Found::There(record)),
             Declared::New if vhost.claims().forbid(&Claim::Queue(request.name.into())) => Ok(Found::InTheWay),
             Declared::New => {
+                check_queue_limit(vhost, topology, request.name)?;
                 let (id, shard) = broker.new_local_queue();
                 let record = topology.create_queue(id, shard, request);
                 // Under the lock: whoever finds the record later sends its ops behind this one.
@@ -226,6 +229,18 @@ impl Session {
             None => Err(Exception::new(ReplyCode::NotFound, "no previously declared queue", method).into()),
         }
     }
+}
+
+/// Refuses a queue more than the virtual host may have. Durable ones on their way count. In a virtual host that was deleted none is made.
+fn check_queue_limit(vhost: &Vhost, topology: &Topology, name: &str) -> Result<(), Exception> {
+    let limit = if vhost.is_ended() { Some(0) } else { vhost.limits().max_queues };
+    let Some(limit) = limit else { return Ok(()) };
+    if ((topology.queue_count() + vhost.claims().queues()) as u64) < limit {
+        return Ok(());
+    }
+    let vhost = vhost.name();
+    let text = format!("cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached");
+    Err(Exception::new(ReplyCode::PreconditionFailed, text, MethodId::QUEUE_DECLARE))
 }
 
 /// What a declare comes to.

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use amqp::methods::AMQPClass;
-use amqp::{Exception, Frame, FrameDecoder, FrameKind, Method, MethodId, Outbox, ReplyCode, encode};
+use amqp::{Exception, FieldTable, Frame, FrameDecoder, FrameKind, Method, MethodId, Outbox, ReplyCode, encode};
 use rustc_hash::FxHashMap;
 
 use super::channel::{Channel, ChannelState, Consumer, Fault};
@@ -69,6 +70,8 @@ pub(super) struct Client {
     pub(super) consumer_cancel_notify: bool,
     pub(super) connection_blocked: bool,
     pub(super) authentication_failure_close: bool,
+    /// All that it said, for listings.
+    pub(super) properties: FieldTable,
 }
 
 /// A connection.
@@ -76,6 +79,8 @@ pub(super) struct Session {
     pub(super) broker: Arc<Broker>,
     pub(super) handle: Arc<ConnectionHandle>,
     pub(super) peer: SocketAddr,
+    /// Our end of the socket.
+    pub(super) local: Option<SocketAddr>,
     pub(super) phase: Phase,
     pub(super) now: Instant,
     opened_at: Instant,
@@ -90,6 +95,7 @@ pub(super) struct Session {
     pub(super) heartbeat: Duration,
     pub(super) user: Option<Arc<User>>,
     pub(super) vhost: Option<Arc<Vhost>>,
+    pub(super) mechanism: Box<str>,
     pub(super) channels: FxHashMap<u16, Channel>,
     pub(super) consumers: FxHashMap<u32, Consumer>,
     pub(super) next_local: u32,
@@ -131,6 +137,7 @@ impl Session {
             broker,
             handle,
             peer,
+            local: None,
             phase: Phase::Header,
             now,
             opened_at: now,
@@ -140,6 +147,7 @@ impl Session {
             heartbeat: Duration::ZERO,
             user: None,
             vhost: None,
+            mechanism: Box::default(),
             channels: FxHashMap::default(),
             consumers: FxHashMap::default(),
             next_local: 1,
@@ -257,7 +265,12 @@ impl Session {
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),
             Event::DirectReply { channel, key, message } => self.direct_reply(channel, key, &message),
             Event::Alarm => self.alarm_changed(),
-            Event::Shutdown => self.shutdown(),
+            Event::Shutdown => self.shutdown("broker forced connection closure with reason 'shutdown'"),
+            Event::Close(text) => self.shutdown(&text),
+            Event::Describe(answer) => {
+                // Whoever asked may have lost patience.
+                let _ = answer.send(self.describe());
+            }
         }
     }
 
@@ -514,6 +527,8 @@ impl Session {
             let text = format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
             return Err(Exception::new(ReplyCode::NotAllowed, text, MethodId::NONE).into());
         }
+        self.broker.admit_channel(self.user().name())?;
+        self.handle.channels.fetch_add(1, Ordering::Relaxed);
         self.channels.insert(number, Channel::new(ChannelState::Open, self.next_epoch));
         self.next_epoch = self.next_epoch.wrapping_add(1);
         self.send(number, AMQPClass::Channel(AMQPMethod::OpenOk(OpenOk {})));

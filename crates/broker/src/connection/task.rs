@@ -38,7 +38,8 @@ pub async fn serve(broker: Arc<Broker>, stream: TcpStream, peer: SocketAddr) {
         tracing::debug!(%peer, %error, "cannot switch off Nagle's algorithm");
     }
     let handle = broker.register(ConnectionHandle::new);
-    let session = Session::new(broker, Arc::clone(&handle), peer, Instant::now());
+    let mut session = Session::new(broker, Arc::clone(&handle), peer, Instant::now());
+    session.local = stream.local_addr().ok();
     let mut task = ConnectionTask {
         stream,
         session,

@@ -82,6 +82,7 @@ pub(super) fn apply(
         Op::DeleteQueue { id } => {
             topology.delete_queue(*id);
         }
+        Op::Admin(_) => unreachable!("changes of the directory are applied to it"),
     }
     Ok(if topology.version() == before { Applied::Unchanged } else { Applied::Changed })
 }

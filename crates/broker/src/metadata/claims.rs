@@ -47,11 +47,11 @@ impl Claims {
         }
     }
 
-    /// Gives back what a change claimed.
+    /// Gives back what a change claimed. Nothing, if that was in a virtual host of the same name that was deleted meanwhile.
     pub(crate) fn release(&self, op: &Op) {
         let Some(claim) = Claim::of(op) else { return };
         let mut claims = self.0.lock();
-        let count = claims.get_mut(&claim).expect("a change on its way has claimed what it needs");
+        let Some(count) = claims.get_mut(&claim) else { return };
         *count -= 1;
         if *count == 0 {
             claims.remove(&claim);
@@ -61,6 +61,12 @@ impl Claims {
     /// Whether a change on its way forbids it.
     pub(crate) fn forbid(&self, claim: &Claim) -> bool {
         self.0.lock().contains_key(claim)
+    }
+
+    /// How many queues are being declared, at most.
+    pub(crate) fn queues(&self) -> usize {
+        let claims = self.0.lock();
+        claims.keys().filter(|claim| matches!(claim, Claim::Queue(_))).count()
     }
 
     /// Whether an exchange is being deleted because it is unused.

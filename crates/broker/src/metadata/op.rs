@@ -5,7 +5,7 @@
 //!
 //! | bytes | field of an entry |
 //! |---|---|
-//! | 1 | format version, 1 |
+//! | 1 | format version, 2 |
 //! | .. | changes |
 //!
 //! | bytes | field of a change |
@@ -26,6 +26,8 @@
 //! | 7 | declare queue | id (8), shard (4), name, flags (1 auto-delete), arguments |
 //! | 8 | delete queue | id (8) |
 //!
+//! Kinds from 16 on are in [`super::admin_op`]; version 1 had none of them.
+//!
 //! Names and keys have one byte of length in front. Arguments are a field table as on the wire: four bytes of length, big-endian,
 //! then the entries. A change has no bytes behind its last field; an unknown kind, type or flag is refused, not passed over.
 
@@ -34,10 +36,13 @@ use amqp::{FieldTable, MethodId, RawTable};
 use bytes::BytesMut;
 use queue::QueueId;
 
+use super::admin_op::{self, AdminOp};
 use crate::topology::ExchangeKind;
 
 /// Version of the entries that are written.
-pub const ENTRY_FORMAT: u8 = 1;
+pub const ENTRY_FORMAT: u8 = 2;
+/// The version without virtual hosts, users and parameters: virtual hosts came from the configuration.
+pub(super) const WITHOUT_VHOSTS: u8 = 1;
 
 const AUTO_DELETE: u8 = 1;
 const INTERNAL: u8 = 2;
@@ -71,6 +76,9 @@ pub enum OpError {
     /// Arguments that are no field table.
     #[error("the arguments are no field table")]
     Table,
+    /// A password hash that is none.
+    #[error("a password hash is malformed")]
+    Password,
 }
 
 impl From<TableError> for OpError {
@@ -79,10 +87,10 @@ impl From<TableError> for OpError {
     }
 }
 
-/// A change of a virtual host.
+/// A change of a virtual host, or of what belongs to none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The virtual host's name.
+    /// The virtual host's name; empty: none.
     pub vhost: Box<str>,
     /// What changes.
     pub op: Op,
@@ -126,6 +134,14 @@ pub enum Op {
         /// The queue.
         id: QueueId,
     },
+    /// Anything else.
+    Admin(Box<AdminOp>),
+}
+
+impl From<AdminOp> for Op {
+    fn from(op: AdminOp) -> Self {
+        Self::Admin(Box::new(op))
+    }
 }
 
 /// A binding in a change.
@@ -165,6 +181,7 @@ impl Op {
             Self::DeleteExchange { .. } | Self::UnbindQueue(_) | Self::UnbindExchange(_) | Self::DeleteQueue { .. } => {
                 true
             }
+            Self::Admin(op) => op.is_removal(),
             Self::DeclareExchange { .. } | Self::BindQueue(_) | Self::BindExchange(_) | Self::DeclareQueue(_) => false,
         }
     }
@@ -181,7 +198,7 @@ impl Op {
             | Self::BindExchange(binding)
             | Self::UnbindExchange(binding) => Some(&binding.arguments),
             Self::DeclareQueue(declare) => Some(&declare.arguments),
-            Self::DeleteExchange { .. } | Self::DeleteQueue { .. } => None,
+            Self::DeleteExchange { .. } | Self::DeleteQueue { .. } | Self::Admin(_) => None,
         }
     }
 
@@ -197,6 +214,7 @@ impl Op {
             Self::UnbindExchange(_) => MethodId::EXCHANGE_UNBIND,
             Self::DeclareQueue(_) => MethodId::QUEUE_DECLARE,
             Self::DeleteQueue { .. } => MethodId::QUEUE_DELETE,
+            Self::Admin(_) => MethodId::NONE,
         }
     }
 }
@@ -230,6 +248,7 @@ impl Op {
             Self::UnbindExchange(_) => 6,
             Self::DeclareQueue(_) => 7,
             Self::DeleteQueue { .. } => 8,
+            Self::Admin(op) => op.kind(),
         }
     }
 
@@ -263,11 +282,12 @@ impl Op {
                 encode_table(&declare.arguments, out);
             }
             Self::DeleteQueue { id } => out.extend_from_slice(&id.0.to_le_bytes()),
+            Self::Admin(op) => op.encode(out),
         }
     }
 }
 
-fn flag(set: bool, bit: u8) -> u8 {
+pub(super) fn flag(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
 
@@ -289,7 +309,7 @@ pub fn decode_entry(entry: &[u8]) -> Result<Vec<Change>, OpError> {
 /// Refuses the formats of later releases, and 0, which no release writes.
 pub(super) fn check_format(version: u8) -> Result<(), OpError> {
     match version {
-        ENTRY_FORMAT => Ok(()),
+        WITHOUT_VHOSTS..=ENTRY_FORMAT => Ok(()),
         0 => Err(OpError::Unknown { what: "format", value: 0 }),
         newer => Err(OpError::Newer(newer)),
     }
@@ -344,12 +364,13 @@ fn decode_change(input: &mut Input<'_>) -> Result<Change, OpError> {
             arguments: input.table()?,
         }),
         8 => Op::DeleteQueue { id: QueueId(input.u64()?) },
+        admin_op::FIRST_KIND.. => AdminOp::decode(kind, input)?.into(),
         value => return Err(OpError::Unknown { what: "kind of change", value }),
     };
     Ok(Change { vhost, op })
 }
 
-fn text(bytes: &[u8]) -> Result<Box<str>, OpError> {
+pub(super) fn text(bytes: &[u8]) -> Result<Box<str>, OpError> {
     std::str::from_utf8(bytes).map(Into::into).map_err(|_| OpError::Text)
 }
 
@@ -357,7 +378,7 @@ fn text(bytes: &[u8]) -> Result<Box<str>, OpError> {
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], OpError> {
+    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], OpError> {
         let (head, rest) = self.0.split_at_checked(length).ok_or(OpError::Length)?;
         self.0 = rest;
         Ok(head)
@@ -373,7 +394,7 @@ impl<'a> Input<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u32(&mut self) -> Result<u32, OpError> {
+    pub(super) fn u32(&mut self) -> Result<u32, OpError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
@@ -386,7 +407,7 @@ impl<'a> Input<'a> {
         text(self.take(usize::from(length))?)
     }
 
-    fn flags(&mut self, known: u8) -> Result<u8, OpError> {
+    pub(super) fn flags(&mut self, known: u8) -> Result<u8, OpError> {
         match self.u8()? {
             flags if flags & !known == 0 => Ok(flags),
             value => Err(OpError::Unknown { what: "flag", value }),
@@ -477,6 +498,7 @@ mod tests {
                 })
             ),
             any::<u64>().prop_map(|id| Op::DeleteQueue { id: QueueId(id) }),
+            admin_op::tests::admin_op().prop_map(Op::from),
         ]
     }
 
@@ -523,7 +545,8 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert_eq!(decode_entry(&[]), Err(OpError::Length));
-        assert_eq!(decode_entry(&[2]), Err(OpError::Newer(2)));
+        let newer = ENTRY_FORMAT + 1;
+        assert_eq!(decode_entry(&[newer]), Err(OpError::Newer(newer)));
         let kind = [1, 3, 0, 0, 0, 9, 0, 0];
         assert_eq!(decode_entry(&kind), Err(OpError::Unknown { what: "kind of change", value: 9 }));
         let exchange_type = [1, 5, 0, 0, 0, 1, 0, 0, 0, 4];

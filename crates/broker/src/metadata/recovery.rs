@@ -1,18 +1,17 @@
 //! What a node does with its metadata when it starts: the newest good snapshot, then the entries behind it.
 
-use std::sync::Arc;
-
 use queue::{QueueId, Settings};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use storage::{Index, LoadedSnapshot, Log, Snapshots, StorageError};
 
+use super::admin;
 use super::apply::apply;
-use super::op::{Change, Changes, Op, OpError, check_format};
+use super::op::{Change, Changes, Op, OpError, WITHOUT_VHOSTS, check_format};
 use super::pipeline::PLACE_BITS;
 use super::snapshot;
 use super::task::SnapshotState;
+use crate::directory::Directory;
 use crate::store::METADATA;
-use crate::vhost::Vhost;
 
 /// Bytes of entries that are read at once.
 const READ_BYTES: u64 = 4 << 20;
@@ -79,23 +78,18 @@ pub(crate) struct Recovered {
     pub(super) snapshots: SnapshotState,
 }
 
-/// The virtual hosts by name.
-pub(crate) type Vhosts = FxHashMap<String, Arc<Vhost>>;
-
-/// Fills the virtual hosts with what is durable in them. `make_vhost` makes those that are in the data and not in the configuration, so
-/// that no queue is lost.
+/// Fills the directory with what is durable.
 ///
 /// # Errors
 /// Damage that loses something; data of a newer release or for more shards.
 pub(crate) fn recover(
     log: &Log,
     snapshots: &Snapshots,
-    vhosts: &mut Vhosts,
-    make_vhost: &dyn Fn(&str) -> Arc<Vhost>,
+    directory: &Directory,
     local_shards: u32,
     durable_shards: u32,
 ) -> Result<Recovered, RecoveryError> {
-    let mut replay = Replay { vhosts, make_vhost, local_shards, durable_shards, ids: FxHashSet::default() };
+    let mut replay = Replay { directory, local_shards, durable_shards, ids: FxHashSet::default() };
     let status = log.status(METADATA);
     let (compacted, last) = status.map_or((Index(0), Index(0)), |status| (status.compacted.0, status.last));
     let loaded = match snapshots.load(snapshot::NAME) {
@@ -109,9 +103,9 @@ pub(crate) fn recover(
     if let Some(LoadedSnapshot { contents, .. }) = &loaded {
         let place = || "the snapshot".to_owned();
         let unreadable = |source| RecoveryError::Unreadable { place: place(), source };
-        let (index, changes) = snapshot::decode(contents).map_err(unreadable)?;
+        let (version, index, changes) = snapshot::decode(contents).map_err(unreadable)?;
         for change in changes {
-            replay.apply(&change.map_err(unreadable)?, &place)?;
+            replay.apply(version, &change.map_err(unreadable)?, &place)?;
         }
         state.newest = index;
         state.bytes = contents.len() as u64;
@@ -150,9 +144,9 @@ fn missing(loaded: Option<&LoadedSnapshot>) -> String {
 }
 
 /// The queues of all virtual hosts by shard.
-pub(crate) fn recovered_queues(vhosts: &Vhosts, local_shards: u32, durable_shards: u32) -> RecoveredQueues {
+pub(crate) fn recovered_queues(directory: &Directory, local_shards: u32, durable_shards: u32) -> RecoveredQueues {
     let mut queues: RecoveredQueues = (0..durable_shards).map(|_| Vec::new()).collect();
-    for vhost in vhosts.values() {
+    for vhost in directory.vhosts() {
         for record in vhost.read().queues() {
             queues[(record.shard - local_shards) as usize].push((record.id, record.machine_settings()));
         }
@@ -163,8 +157,7 @@ pub(crate) fn recovered_queues(vhosts: &Vhosts, local_shards: u32, durable_shard
 
 /// The application of what was written before.
 struct Replay<'a> {
-    vhosts: &'a mut Vhosts,
-    make_vhost: &'a dyn Fn(&str) -> Arc<Vhost>,
+    directory: &'a Directory,
     local_shards: u32,
     durable_shards: u32,
     /// Of all queues that were ever made.
@@ -185,12 +178,17 @@ impl Replay<'_> {
                 let (name, id) = (declare.name.clone(), declare.id.0);
                 return Err(RecoveryError::QueueId { place: place(), name, id });
             }
-            self.apply(&change, &place)?;
+            self.apply(version, &change, &place)?;
         }
         Ok(())
     }
 
-    fn apply(&mut self, change: &Change, place: &dyn Fn() -> String) -> Result<(), RecoveryError> {
+    fn apply(&mut self, version: u8, change: &Change, place: &dyn Fn() -> String) -> Result<(), RecoveryError> {
+        // What was refused at the time is refused again, and who asked is gone.
+        if let Op::Admin(op) = &change.op {
+            let _ = admin::apply(self.directory, &change.vhost, op);
+            return Ok(());
+        }
         if let Op::DeclareQueue(declare) = &change.op {
             let (name, id, shard, shards) = (&declare.name, declare.id, declare.shard, self.durable_shards);
             if shard >= shards {
@@ -200,17 +198,12 @@ impl Replay<'_> {
                 return Err(RecoveryError::QueueId { place: place(), name: name.clone(), id: id.0 });
             }
         }
-        let name: &str = &change.vhost;
-        if !self.vhosts.contains_key(name) {
-            tracing::warn!(
-                vhost = name,
-                "a virtual host with durable queues or exchanges is not configured: it is kept"
-            );
-            self.vhosts.insert(name.to_owned(), (self.make_vhost)(name));
+        if version == WITHOUT_VHOSTS {
+            self.directory.put_vhost(&change.vhost, None);
         }
-        let vhost = &self.vhosts[name];
-        // What was refused at the time is refused again, and who asked is gone. Exchanges that are used up now were deleted by a
-        // change of their own, if they were not in use in memory.
+        // A change that was on its way when its virtual host was deleted found it gone.
+        let Some(vhost) = self.directory.vhost(&change.vhost) else { return Ok(()) };
+        // Exchanges that are used up now were deleted by a change of their own, if they were not in use in memory.
         vhost.replay(|topology| {
             let _ = apply(topology, &change.op, self.local_shards, &mut |_| {});
         });

@@ -9,8 +9,9 @@ use queue::Op as QueueOp;
 use storage::{Admission, Index, Operation, Placed, StorageError, Submission, Ticket};
 use tokio::time::{Instant, timeout_at};
 
+use super::admin;
 use super::apply::{Applied, apply};
-use super::op::Change;
+use super::op::{Change, Op};
 use super::pipeline::{Asker, Earlier, Item, Pipeline, TERM};
 use super::recovery::Recovered;
 use super::snapshot;
@@ -255,6 +256,11 @@ impl Metadata {
     }
 
     fn apply(&mut self, change: &Change) -> Result<Applied, Exception> {
+        if let Op::Admin(op) = &change.op {
+            let (applied, consequences) = admin::apply(self.broker.directory(), &change.vhost, op)?;
+            self.broker.carry_out(consequences);
+            return Ok(applied);
+        }
         let Some(vhost) = self.broker.vhost(&change.vhost) else {
             let text = format!("vhost '{}' is down", change.vhost);
             return Err(Exception::new(ReplyCode::InternalError, text, MethodId::NONE));
@@ -284,9 +290,7 @@ impl Metadata {
             return;
         }
         let mut builder = snapshot::Builder::new(self.applied, self.broker.durable_shard(0));
-        for vhost in self.broker.all_vhosts() {
-            builder.add(&vhost.read());
-        }
+        builder.add_directory(self.broker.directory());
         let contents = builder.finish();
         self.snapshots.bytes = contents.len() as u64;
         self.snapshots.entry_bytes = 0;

@@ -195,7 +195,7 @@ fn replay(topology: &mut Topology, entries: &[Bytes]) {
 }
 
 fn restore(contents: &[u8]) -> (Index, Topology) {
-    let (index, changes) = snapshot::decode(contents).expect("the snapshot is as it was written");
+    let (_, index, changes) = snapshot::decode(contents).expect("the snapshot is as it was written");
     let mut topology = Topology::new("/");
     for change in changes {
         let change = change.expect("the snapshot is as it was written");
@@ -232,7 +232,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_snapshot_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-        if let Ok((_, changes)) = snapshot::decode(&bytes) {
+        if let Ok((.., changes)) = snapshot::decode(&bytes) {
             changes.for_each(drop);
         }
     }

@@ -10,6 +10,7 @@ use super::headers::HeadersTable;
 use super::targets::{Target, Targets};
 use super::topic::TopicTrie;
 use super::{Presence, RESERVED_PREFIX, Topology, equivalence, method, value};
+use crate::policy::Applied;
 
 /// The name of the argument that names the exchange for what an exchange cannot route.
 pub(super) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
@@ -89,13 +90,15 @@ pub struct Exchange {
     pub internal: bool,
     /// Its arguments.
     pub arguments: FieldTable,
-    /// Where goes what it cannot route. The exchange of this name need not exist.
+    /// The policy that counts for it.
+    pub policies: Applied,
+    /// Where goes what it cannot route, by its arguments or else its policy. The exchange of this name need not exist.
     pub alternate: Option<Box<str>>,
     pub(super) table: RoutingTable,
 }
 
 impl Exchange {
-    fn new(name: &str, kind: ExchangeKind, d: &ExchangeDeclare<'_>) -> Self {
+    fn new(name: &str, kind: ExchangeKind, d: &ExchangeDeclare<'_>, policies: Applied) -> Self {
         Self {
             name: name.into(),
             kind,
@@ -103,11 +106,25 @@ impl Exchange {
             auto_delete: d.auto_delete,
             internal: d.internal,
             arguments: d.arguments.clone(),
-            alternate: alternate_argument(d.arguments)
-                .and_then(|(_, value)| value::string(value))
-                .map(|name| String::from_utf8_lossy(name).into()),
+            alternate: alternate(d.arguments, &policies),
+            policies,
             table: RoutingTable::new(kind),
         }
+    }
+
+    /// Has other policies count for it. Answers whether that changes where messages go.
+    pub(super) fn set_policies(&mut self, policies: Applied) -> bool {
+        let alternate = alternate(&self.arguments, &policies);
+        self.policies = policies;
+        std::mem::replace(&mut self.alternate, alternate) != self.alternate
+    }
+}
+
+fn alternate(arguments: &FieldTable, policies: &Applied) -> Option<Box<str>> {
+    let argument = alternate_argument(arguments).and_then(|(_, value)| value::string(value));
+    match argument {
+        Some(name) => Some(String::from_utf8_lossy(name).into()),
+        None => policies.policy.as_ref()?.definition().get(ALTERNATE_EXCHANGE)?.as_str().map(Into::into),
     }
 }
 
@@ -201,7 +218,7 @@ impl Exchanges {
                 internal: name == "amq.rabbitmq.trace",
                 arguments: &FieldTable::default(),
             };
-            all.insert(Exchange::new(name, kind, &declare));
+            all.insert(Exchange::new(name, kind, &declare, Applied::default()));
         }
         assert_eq!(all.find(""), Some(DEFAULT_EXCHANGE), "the default exchange comes first");
         all
@@ -237,6 +254,10 @@ impl Exchanges {
 
     fn contains(&self, id: ExchangeId) -> bool {
         self.places[id.0 as usize].is_some()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Exchange> {
+        self.places.iter_mut().flatten()
     }
 
     fn iter(&self) -> impl Iterator<Item = &Exchange> {
@@ -309,7 +330,8 @@ impl Topology {
     /// Makes an exchange whose declare was checked and found [`Presence::Missing`].
     pub(crate) fn create_exchange(&mut self, kind: ExchangeKind, d: &ExchangeDeclare<'_>) {
         debug_assert!(self.find_exchange(d.name).is_none(), "the exchange is not there");
-        self.exchanges.insert(Exchange::new(d.name, kind, d));
+        let policies = self.policies_for_exchange(kind, d.name);
+        self.exchanges.insert(Exchange::new(d.name, kind, d, policies));
         self.changed();
     }
 

@@ -19,6 +19,7 @@ mod bindings;
 mod equivalence;
 mod exchange;
 mod headers;
+mod policies;
 mod queue_record;
 mod route;
 mod targets;
@@ -36,6 +37,7 @@ use amqp::{Exception, MethodId, ReplyCode};
 use self::bindings::Bindings;
 use self::exchange::Exchanges;
 use self::queue_record::Queues;
+use crate::policy::Policies;
 
 pub use self::bindings::{BindingPlace, BindingView, DestinationKind};
 pub use self::exchange::{Exchange, ExchangeDeclare, ExchangeKind};
@@ -92,6 +94,8 @@ pub struct Topology {
     bindings: Bindings,
     /// Durable auto-delete exchanges that lost their last binding as a source and were not asked for yet.
     used_up: Vec<Box<str>>,
+    policies: Policies,
+    operator_policies: Policies,
 }
 
 impl Topology {
@@ -105,6 +109,8 @@ impl Topology {
             queues: Queues::default(),
             bindings: Bindings::default(),
             used_up: Vec::new(),
+            policies: Policies::default(),
+            operator_policies: Policies::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::bindings::Destination;
 use super::{ConnectionId, RESERVED_PREFIX, Topology, arguments, equivalence, method, value};
+use crate::policy::{Applied, merge};
 
 /// The argument that names the queue's type.
 pub(super) const QUEUE_TYPE: &str = "x-queue-type";
@@ -146,8 +147,8 @@ impl QueueDeclare<'_> {
     }
 }
 
-/// A queue as it was declared.
-#[derive(Debug)]
+/// A queue as it was declared, with the policies that count for it.
+#[derive(Clone, Debug)]
 pub struct QueueRecord {
     /// Its identity. A queue that is declared again after it went has another.
     pub id: QueueId,
@@ -165,7 +166,9 @@ pub struct QueueRecord {
     pub kind: QueueKind,
     /// The shard that it lives on.
     pub shard: u32,
-    /// What its arguments mean.
+    /// The policies that count for it.
+    pub policies: Applied,
+    /// What is in force: its arguments and policies together.
     pub settings: QueueSettings,
 }
 
@@ -217,6 +220,12 @@ impl Queues {
         }
     }
 
+    /// Puts another record of the same queue in the place of the one there.
+    pub(super) fn replace(&mut self, record: &Arc<QueueRecord>) {
+        self.by_id.insert(record.id, Arc::clone(record));
+        self.by_name.insert(Arc::clone(&record.name), Arc::clone(record));
+    }
+
     fn remove(&mut self, record: &QueueRecord) {
         self.by_id.remove(&record.id);
         self.by_name.remove(&record.name);
@@ -241,7 +250,7 @@ impl Topology {
         self.queues.by_id.values()
     }
 
-    /// The number of queues.
+    /// The number of queues, exclusive ones among them.
     #[must_use]
     pub fn queue_count(&self) -> usize {
         self.queues.by_id.len()
@@ -307,6 +316,9 @@ impl Topology {
         if let Some(record) = self.find_queue(d.name) {
             return Arc::clone(record);
         }
+        let kind = QueueKind::of(d.arguments).unwrap_or(QueueKind::Classic);
+        let policies = self.policies_for_queue(kind, d.name);
+        let settings = merge::settings(&arguments::settings(d.arguments), &policies.definition());
         let record = Arc::new(QueueRecord {
             id,
             name: d.name.into(),
@@ -314,9 +326,10 @@ impl Topology {
             exclusive_owner: d.owner(),
             auto_delete: d.auto_delete,
             arguments: d.arguments.clone(),
-            kind: QueueKind::of(d.arguments).unwrap_or(QueueKind::Classic),
+            kind,
             shard,
-            settings: arguments::settings(d.arguments),
+            policies,
+            settings,
         });
         self.queues.insert(&record);
         self.changed();
