@@ -95,7 +95,8 @@ impl Broker {
         let (log, snapshots) = (store.log(), store.snapshots());
         let recovered = metadata::recover(log, snapshots, &directory, local_shards, durable_shards)?;
         let recovered_queues = metadata::recovered_queues(&directory, local_shards, durable_shards);
-        let first_changes = if directory.is_new() { first_changes(&settings, &directory)? } else { Vec::new() };
+        let is_first = directory.is_new() && !settings.begins_empty;
+        let first_changes = if is_first { first_changes(&settings, &directory)? } else { Vec::new() };
         // Clients can connect as soon as this returns. When the log has the changes they are applied again, which changes nothing.
         metadata::apply_early(&directory, &first_changes);
         let broker = Arc::new(Self {

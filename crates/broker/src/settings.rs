@@ -34,6 +34,8 @@ pub struct Settings {
     pub body_budget_bytes: u64,
     /// Below this many free bytes on the data directory's disk publishers are blocked.
     pub disk_free_limit_bytes: u64,
+    /// Definitions will be imported: a new node begins without the user and virtual hosts below.
+    pub begins_empty: bool,
     /// Virtual hosts beside the default one.
     pub vhosts: Vec<String>,
     /// The virtual host that is there from the start.
@@ -72,6 +74,7 @@ impl Default for Settings {
             memory_high_watermark_bytes: u64::MAX,
             body_budget_bytes: u64::MAX,
             disk_free_limit_bytes: 50_000_000,
+            begins_empty: false,
             vhosts: Vec::new(),
             default_vhost: "/".to_owned(),
             default_user: "guest".to_owned(),

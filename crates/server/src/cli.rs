@@ -20,6 +20,13 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node (what happens without a command, too).
     Server(ServerArgs),
+    /// Administer a running node, with the commands and output of rabbitmqctl (see `warrenmq ctl help`).
+    #[command(disable_help_flag = true)]
+    Ctl {
+        /// The command and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 /// How to run a node.
@@ -50,7 +57,8 @@ impl Cli {
     pub(crate) fn into_server_args(self) -> ServerArgs {
         match self.command {
             Some(Command::Server(args)) => args,
-            None => self.server,
+            // Taken before this is asked, whatever its words are; `--config X ctl` is refused by clap.
+            Some(Command::Ctl { .. }) | None => self.server,
         }
     }
 }

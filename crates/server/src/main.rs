@@ -1,10 +1,14 @@
 //! The binary `warrenmq`: reads the command line, the environment and the configuration, binds the listeners, runs the
 //! node and stops it on a signal. What a broker is stands in the crate `broker`; [`node`] is where this one meets it.
 //!
-//! Exit codes: 0 after a stop that was asked for, 1 when the node cannot start or was told twice to stop, 2 for a command line that cannot be read.
+//! `warrenmq ctl`, and the binary under the name `rabbitmqctl`, is the client for operators ([`ctl`]).
+//!
+//! Exit codes of a node: 0 after a stop that was asked for, 1 when the node cannot start or was told twice to stop, 2 for a command line that cannot be read.
 
 mod cli;
 mod config;
+mod ctl;
+mod definitions;
 mod listeners;
 mod logging;
 mod node;
@@ -12,6 +16,7 @@ mod open_files;
 mod shutdown;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -25,6 +30,14 @@ use crate::config::{Config, Environment, Loaded};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    // Its command line is rabbitmqctl's, which has options in places where clap wants none.
+    if let Some(name) = words.first().and_then(|program| ctl::called_as(program)) {
+        return ctl::run(name, &words[1..]);
+    }
+    if words.get(1).is_some_and(|word| word == "ctl") {
+        return ctl::run("warrenmq ctl", &words[2..]);
+    }
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,10 +63,10 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     open_files::raise_limit();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, files))
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, files: Vec<PathBuf>) -> anyhow::Result<()> {
     let shutdown = shutdown::on_signals().context("cannot wait for signals")?;
     let mut bound = Vec::with_capacity(config.listeners.len());
     for address in &config.listeners {
@@ -68,5 +81,5 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         let mut stdout = std::io::stdout();
         let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
     };
-    node::run(config, bound, announce, shutdown).await
+    node::run(config, files, bound, announce, shutdown).await
 }

@@ -147,6 +147,14 @@ impl Draft {
             ["default_permissions", "configure"] => first.configure = pattern(value)?,
             ["default_permissions", "write"] => first.write = pattern(value)?,
             ["default_permissions", "read"] => first.read = pattern(value)?,
+            // RabbitMQ's three names for the same, in the order in which they came up.
+            ["management", "load_definitions"] | ["load_definitions"] | ["definitions", "local", "path"] => {
+                self.config.load_definitions = Some(value.into());
+            }
+            ["definitions", "import_backend"] if matches!(value, "local_filesystem" | "local") => {}
+            ["definitions", "import_backend"] => return Err("expected local_filesystem".to_owned()),
+            // Definitions that are there already change nothing, so there is no need to remember them.
+            ["definitions", "skip_if_unchanged"] => drop(boolean(value)?),
             ["loopback_users"] if value == "none" => self.no_loopback_users = true,
             ["loopback_users"] => return Err("expected none, or a user after the key: loopback_users.guest".to_owned()),
             ["loopback_users", user] => {

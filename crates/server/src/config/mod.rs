@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::ServerArgs;
 
 pub(crate) use environment::Environment;
-pub(crate) use settings::{Config, LogConfig, LogFormat, LogLevel, LogOutput};
+pub(crate) use settings::{COMPATIBLE_VERSION, Config, LogConfig, LogFormat, LogLevel, LogOutput};
 pub(crate) use value::{ListenAddress, parse_node_name};
 
 /// Directories that are looked in without `--config`, with the name of their main file. The second is RabbitMQ's: moving over begins

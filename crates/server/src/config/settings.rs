@@ -26,6 +26,8 @@ pub(crate) struct Config {
     pub listeners: Vec<ListenAddress>,
     /// What is created when the node starts without data.
     pub first_start: FirstStart,
+    /// Definitions to import at each start: a file, or a directory of `*.json` files. With one, nothing of `first_start` is created.
+    pub load_definitions: Option<PathBuf>,
     /// Users who may only log in over loopback.
     pub loopback_users: Vec<String>,
     /// Heartbeat interval that is proposed to clients, in seconds; 0: none.
@@ -199,6 +201,7 @@ impl Default for Config {
                 write: ".*".to_owned(),
                 read: ".*".to_owned(),
             },
+            load_definitions: None,
             loopback_users: vec!["guest".to_owned()],
             heartbeat_s: 60,
             frame_max_bytes: 131_072,
