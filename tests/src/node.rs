@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -78,6 +78,38 @@ impl Node {
     /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
+    }
+
+    /// Runs `warrenmq ctl` against the broker.
+    #[track_caller]
+    pub fn ctl(&self, words: &[&str]) -> Output {
+        self.ctl_as(&binary(), &["ctl"], words)
+    }
+
+    /// Runs a binary as a client of the broker, with words in front of the others.
+    #[track_caller]
+    pub fn ctl_as(&self, program: &Path, first: &[&str], words: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command.args(first).arg("--data-dir").arg(self.data_dir()).args(words).stdin(Stdio::null());
+        command.output().expect("the client runs")
+    }
+
+    /// Runs `warrenmq ctl -q`, which must succeed, and answers its output.
+    #[track_caller]
+    pub fn ctl_ok(&self, words: &[&str]) -> String {
+        let output = self.ctl(&[&["-q"], words].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "ctl {words:?}: {stderr}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs `warrenmq ctl -q`, which must fail: its exit code and what it says.
+    #[track_caller]
+    pub fn ctl_fails(&self, words: &[&str]) -> (i32, String) {
+        let output = self.ctl(&[&["-q"], words].concat());
+        let code = output.status.code().expect("it ends by itself");
+        assert_ne!(code, 0, "ctl {words:?} succeeds: {}", String::from_utf8_lossy(&output.stdout));
+        (code, String::from_utf8(output.stderr).expect("text"))
     }
 
     /// Resident memory of the broker's process in bytes.
@@ -165,7 +197,7 @@ fn ready_address(line: &str) -> Option<SocketAddr> {
 
 /// The binary under test.
 #[track_caller]
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("WARRENMQ_BIN") {
         return PathBuf::from(path);
     }

@@ -11,8 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use crate::definitions;
 use crate::ctl::{Control, NodeFacts};
+use crate::definitions;
 use crate::shutdown::Shutdown;
 
 /// Pause after a failed accept: out of file descriptors, the next one would fail at once, too.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use amqp::methods::AMQPClass;
 use amqp::methods::queue::{AMQPMethod, Bind, BindOk, Declare, DeclareOk, Delete, DeleteOk, Purge, Unbind, UnbindOk};
-use amqp::{Exception, MethodId, ReplyCode};
+use amqp::{AMQPValue, Exception, MethodId, ReplyCode};
 use queue::{Op, QueueId};
 
 use super::changes::{Request, check_size};
@@ -32,7 +32,8 @@ const IDLE_ARGUMENTS: [&str; 9] = [
 ];
 
 impl Session {
-    pub(super) fn queue_declare(&mut self, number: u16, declare: Declare) -> Result<(), Fault> {
+    pub(super) fn queue_declare(&mut self, number: u16, mut declare: Declare) -> Result<(), Fault> {
+        self.add_default_type(&mut declare);
         let asked = strip_crlf(declare.queue.as_str());
         if self.declare_replies(number, &asked, &declare)? {
             return Ok(());
@@ -74,6 +75,22 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// A declare that names no type means that of the virtual host, or that of the queue that is there. Exclusive, auto-delete and transient
+    /// queues are always classic ones.
+    fn add_default_type(&self, declare: &mut Declare) {
+        const QUEUE_TYPE: &str = "x-queue-type";
+        let may_be_of_any_type = declare.durable && !declare.exclusive && !declare.auto_delete && !declare.passive;
+        if !may_be_of_any_type || declare.queue.as_str().is_empty() || declare.arguments.contains_key(QUEUE_TYPE) {
+            return;
+        }
+        let info = self.vhost().info();
+        let Some(default) = info.as_deref().and_then(|info| info.default_queue_type.as_deref()) else { return };
+        let topology = self.vhost().read();
+        let there = topology.find_queue(&strip_crlf(declare.queue.as_str())).map(|record| record.kind.name());
+        let kind = AMQPValue::LongString(there.unwrap_or(default).into());
+        declare.arguments.insert(QUEUE_TYPE.into(), kind);
     }
 
     /// Looks for the queue of a declare. One that is not there is made, if it is to live in memory.

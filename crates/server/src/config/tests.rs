@@ -313,3 +313,15 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
     assert_eq!(count, 37, "settings found in the example");
     assert_eq!(config(&defaults), config(""));
 }
+
+#[test]
+fn definitions_have_three_names_and_are_off_by_default() {
+    assert_eq!(config("").load_definitions, None);
+    for key in ["load_definitions", "management.load_definitions", "definitions.local.path"] {
+        let config = config(&format!("{key} = /etc/rabbitmq/definitions.json\ndefinitions.skip_if_unchanged = true\n"));
+        assert_eq!(config.load_definitions.as_deref(), Some(Path::new("/etc/rabbitmq/definitions.json")), "{key}");
+    }
+    config("definitions.import_backend = local_filesystem\n");
+    let https = load(&args_for(&directory("definitions.import_backend = https\n", &[])), &Environment::default());
+    assert!(https.is_err(), "a backend that is not there");
+}

@@ -97,7 +97,13 @@ impl Request {
     fn tags(&self) -> Vec<Tag> {
         let words = self.arguments.get(1..).unwrap_or_default();
         // `administrator,management` is one word of many scripts.
-        words.iter().flat_map(|word| word.split(',')).map(str::trim).filter(|tag| !tag.is_empty()).map(Tag::from).collect()
+        words
+            .iter()
+            .flat_map(|word| word.split(','))
+            .map(str::trim)
+            .filter(|tag| !tag.is_empty())
+            .map(Tag::from)
+            .collect()
     }
 }
 
@@ -118,7 +124,11 @@ pub(super) async fn answer(broker: &Arc<Broker>, facts: &NodeFacts, request: &Re
         "list_queues" | "list_exchanges" | "list_bindings" | "purge_queue" | "delete_queue" => {
             queues(&mut admin, request).await
         }
-        "list_connections" | "list_channels" | "list_consumers" | "close_connection" | "close_all_connections"
+        "list_connections"
+        | "list_channels"
+        | "list_consumers"
+        | "close_connection"
+        | "close_all_connections"
         | "close_all_user_connections" => connections(&mut admin, request).await,
         "import_definitions" => import(&mut admin, request).await,
         "export_definitions" => Ok(Answer::Value(admin.export_definitions())),
@@ -136,10 +146,9 @@ async fn users(admin: &mut Admin, request: &Request) -> Result<Answer, Refusal> 
         "delete_user" => admin.delete_user(user()?).await?,
         "change_password" => admin.change_password(user()?, password(request)?).await?,
         "clear_password" => admin.change_password(user()?, Password::None).await?,
-        "authenticate_user" => admin.authenticate(user()?, request.argument(1)?).map_err(|error| Refusal {
-            kind: "login",
-            text: error.to_string(),
-        })?,
+        "authenticate_user" => admin
+            .authenticate(user()?, request.argument(1)?)
+            .map_err(|error| Refusal { kind: "login", text: error.to_string() })?,
         "set_user_tags" => admin.set_user_tags(user()?, request.tags()).await?,
         "list_users" => return Ok(listing(&["user", "tags"], admin.users())),
         "set_user_limits" => admin.set_user_limits(user()?, &request.json(1)?).await?,
@@ -262,12 +271,12 @@ async fn vhosts(admin: &mut Admin, request: &Request) -> Result<Answer, Refusal>
             let columns = request.columns(VHOST_FIELDS, &["name"])?;
             return Ok(listing(&columns, admin.vhosts()));
         }
-        "check_virtual_hosts" => {}
         "set_vhost_limits" => admin.set_vhost_limits(request.vhost(), &request.json(0)?).await?,
         "clear_vhost_limits" => admin.clear_vhost_limits(request.vhost()).await?,
         "list_vhost_limits" if request.has("global") => {
             let names = admin.vhosts().into_iter().filter_map(|vhost| vhost["name"].as_str().map(str::to_owned));
-            let rows = names.filter_map(|vhost| limits_row("vhost", &vhost, admin.vhost_limits(&vhost).ok()?)).collect();
+            let rows =
+                names.filter_map(|vhost| limits_row("vhost", &vhost, admin.vhost_limits(&vhost).ok()?)).collect();
             return Ok(listing(&["vhost", "limits"], rows));
         }
         "list_vhost_limits" => return Ok(Answer::Value(admin.vhost_limits(request.vhost())?)),
@@ -411,6 +420,8 @@ fn node(admin: &Admin, facts: &NodeFacts, request: &Request) -> Result<Answer, R
         | "await_startup" => Ok(Answer::Value(admin.status())),
         "alarms" | "check_alarms" | "check_local_alarms" => Ok(Answer::Value(admin.alarms().into())),
         "environment" => Ok(Answer::Value(facts.environment.clone())),
+        // Those that are there are running: a node that cannot recover one does not start.
+        "check_virtual_hosts" => Ok(Answer::Done),
         "list_feature_flags" => {
             let columns = request.columns(&["name", "state", "stability", "desc"], &["name", "state"])?;
             let row = |name| object(json!({"name": name, "state": "enabled", "stability": "stable", "desc": ""}));

@@ -72,7 +72,9 @@ pub(super) fn ask_for(
         text.clear();
         let read = (&mut lines).take(MAX_LINE_BYTES).read_line(&mut text).map_err(unreachable)?;
         if read == 0 {
-            return Err(AskError::Unreachable("the node closed the connection before the end of its answer".to_owned()));
+            return Err(AskError::Unreachable(
+                "the node closed the connection before the end of its answer".to_owned(),
+            ));
         }
         let malformed = || AskError::Unreachable("the answer cannot be read".to_owned());
         let Value::Object(mut line) = serde_json::from_str(&text).map_err(|_| malformed())? else {

@@ -18,13 +18,7 @@ pub(super) struct Command {
 const MANY: usize = 100;
 
 /// Shorthand for the table below.
-const fn command(
-    name: &'static str,
-    usage: &'static str,
-    min: usize,
-    max: usize,
-    banner: &'static str,
-) -> Command {
+const fn command(name: &'static str, usage: &'static str, min: usize, max: usize, banner: &'static str) -> Command {
     Command { name, usage, arity: (min, max), banner }
 }
 
@@ -100,13 +94,7 @@ pub(super) const COMMANDS: &[Command] = &[
         1,
         "Updating metadata of vhost \"{0}\" ...",
     ),
-    command(
-        "enable_vhost_deletion_protection",
-        "<vhost>",
-        1,
-        1,
-        "Protecting vhost \"{0}\" from deletion ...",
-    ),
+    command("enable_vhost_deletion_protection", "<vhost>", 1, 1, "Protecting vhost \"{0}\" from deletion ..."),
     command(
         "disable_vhost_deletion_protection",
         "<vhost>",
@@ -174,7 +162,13 @@ pub(super) const COMMANDS: &[Command] = &[
     command("clear_global_parameter", "<name>", 1, 1, "Clearing global runtime parameter \"{0}\" ..."),
     command("list_global_parameters", "", 0, 0, "Listing global runtime parameters ..."),
     // Queues and what is around them.
-    command("list_queues", "[-p <vhost>] [<column>...]", 0, MANY, "Timeout: {timeout} ...\nListing queues for vhost {vhost} ..."),
+    command(
+        "list_queues",
+        "[-p <vhost>] [<column>...]",
+        0,
+        MANY,
+        "Timeout: {timeout} ...\nListing queues for vhost {vhost} ...",
+    ),
     command("list_exchanges", "[-p <vhost>] [<column>...]", 0, MANY, "Listing exchanges for vhost {vhost} ..."),
     command("list_bindings", "[-p <vhost>] [<column>...]", 0, MANY, "Listing bindings for vhost {vhost}..."),
     command("list_connections", "[<column>...]", 0, MANY, "Listing connections ..."),
@@ -204,13 +198,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Closing connections of user {0}, reason: {1}...",
     ),
     // Definitions.
-    command(
-        "import_definitions",
-        "[<file>]",
-        0,
-        1,
-        "Importing definitions in JSON from {source} ...",
-    ),
+    command("import_definitions", "[<file>]", 0, 1, "Importing definitions in JSON from {source} ..."),
     command("export_definitions", "<file>|-", 1, 1, "Exporting definitions in JSON to {source} ..."),
     // The node.
     command("status", "", 0, 0, "Status of node {node} ..."),
@@ -231,13 +219,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("check_running", "", 0, 0, "Checking if RabbitMQ is running on node {node} ..."),
     command("check_local_alarms", "", 0, 0, "Asking node {node} to report any local resource alarms ..."),
     command("check_alarms", "", 0, 0, "Asking node {node} to report any known resource alarms ..."),
-    command(
-        "check_port_connectivity",
-        "",
-        0,
-        0,
-        "Testing TCP connections to all active listeners on node {node} ...",
-    ),
+    command("check_port_connectivity", "", 0, 0, "Testing TCP connections to all active listeners on node {node} ..."),
     command("check_port_listener", "<port>", 1, 1, "Asking node {node} if there's an active listener on port {0} ..."),
     command("check_virtual_hosts", "", 0, 0, "Checking if all vhosts are running on node {node} ..."),
     command("is_running", "", 0, 0, "Asking node {node} for its status ..."),

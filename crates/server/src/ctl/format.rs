@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn tables_have_tabs_and_one_line_per_row() {
-        let expected = "name\tmessages\targuments\nq1\t2\t[{\"x-max-length\",10},{\"x-queue-type\",\"a\"}]\na\\011b\t0\t[]\n";
+        let expected =
+            "name\tmessages\targuments\nq1\t2\t[{\"x-max-length\",10},{\"x-queue-type\",\"a\"}]\na\\011b\t0\t[]\n";
         assert_eq!(listing(Format::Table), expected);
     }
 

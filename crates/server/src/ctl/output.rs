@@ -227,7 +227,11 @@ fn refused(command: &Command, words: &[String], program: &str, line: &CommandLin
             Outcome::error(exit::DATA, &format!("Error: failed to authenticate user \"{user}\"\n{text}"))
         }
         "data" => Outcome::error(exit::DATA, text),
-        "invalid" if command.name.contains("polic") || command.name.contains("parameter") || command.name.contains("limits") => {
+        "invalid"
+            if command.name.contains("polic")
+                || command.name.contains("parameter")
+                || command.name.contains("limits") =>
+        {
             Outcome::error(exit::UNAVAILABLE, &format!("Validation failed\n\n{text}\n"))
         }
         "not_found" if command.name == "purge_queue" => Outcome::error(exit::UNAVAILABLE, "not_found"),
@@ -242,9 +246,11 @@ fn show(command: &Command, node: &Node, line: &CommandLine, format: Format, answ
     let Some(value) = answer.value else {
         if answer.fields.is_empty() {
             return Outcome::done(match command.name {
-                "add_user" => "Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help \
+                "add_user" => {
+                    "Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help \
                                set_permissions' to learn more.\n"
-                    .to_owned(),
+                        .to_owned()
+                }
                 "authenticate_user" => "Success\n".to_owned(),
                 _ if format == Format::Json => "{\"result\":\"ok\"}\n".to_owned(),
                 _ => String::new(),
@@ -267,10 +273,8 @@ fn show(command: &Command, node: &Node, line: &CommandLine, format: Format, answ
         }
         "shutdown" | "stop" => await_stop(node, &value),
         _ if format == Format::Json => Outcome::done(format!("{value}\n")),
-        _ => status::show(command.name, &node.name, line, &value).map_or_else(
-            |(code, text)| Outcome::error(code, &text),
-            Outcome::done,
-        ),
+        _ => status::show(command.name, &node.name, line, &value)
+            .map_or_else(|(code, text)| Outcome::error(code, &text), Outcome::done),
     }
 }
 
@@ -295,8 +299,9 @@ fn import(node: &Node, line: &CommandLine, timeout: Option<Duration>) -> Outcome
     let mut document = String::new();
     let read = match line.arguments.first().map(String::as_str) {
         None | Some("-") => std::io::stdin().take(MAX_DOCUMENT_BYTES + 1).read_to_string(&mut document),
-        Some(path) => std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_DOCUMENT_BYTES + 1).read_to_string(&mut document)),
+        Some(path) => {
+            std::fs::File::open(path).and_then(|file| file.take(MAX_DOCUMENT_BYTES + 1).read_to_string(&mut document))
+        }
     };
     if let Err(error) = read {
         return Outcome::error(exit::DATA, &format!("cannot read the definitions: {error}"));

@@ -16,12 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const GIGABYTE: f64 = 1e9;
 
 /// The answer in words, or an exit code and an error.
-pub(super) fn show(
-    command: &str,
-    node: &str,
-    line: &CommandLine,
-    value: &Value,
-) -> Result<String, (u8, String)> {
+pub(super) fn show(command: &str, node: &str, line: &CommandLine, value: &Value) -> Result<String, (u8, String)> {
     let quiet = line.has("quiet") || line.has("silent");
     let remark = |text: String| Ok(if quiet { String::new() } else { text });
     match command {
@@ -205,9 +200,7 @@ mod tests {
     #[test]
     fn a_port_without_listener_fails_a_check() {
         let status = json!({"listeners": [{"interface": "[::]", "port": 5672}]});
-        let check = |port: &str| {
-            show("check_port_listener", "a@b", &line(&["check_port_listener", port]), &status)
-        };
+        let check = |port: &str| show("check_port_listener", "a@b", &line(&["check_port_listener", port]), &status);
         assert!(check("5672").is_ok());
         assert!(check("1").is_err());
     }
