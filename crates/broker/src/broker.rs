@@ -12,7 +12,7 @@ use storage::{Admission as LogAdmission, LogOptions, StorageError};
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
 use crate::connection::{ConnectionHandle, DirectReplies, Event};
-use crate::durable::{self, DurableShardTask};
+use crate::durable::{self, DurableShardTask, LogKeeper};
 use crate::mailbox::Mailbox;
 use crate::metadata::{self, Change, Metadata, RecoveredQueues};
 use crate::settings::Settings;
@@ -25,9 +25,6 @@ use crate::vhost::Vhost;
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Free space and the length of the log are looked at once in so many looks at the memory: about twice a second.
 const DISK_CHECK_EVERY: u32 = 5;
-/// The log may be this much longer than twice what is live in it before the shard that holds on to its oldest entries is asked for a
-/// snapshot. Less would have busy shards make snapshots for nothing.
-const LOG_SLACK_BYTES: u64 = 256 * 1024 * 1024;
 /// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
 const LOCAL_QUEUE: u64 = 1 << 63;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
@@ -123,15 +120,29 @@ impl Broker {
         for index in 0..local_shards {
             tokio::spawn(ShardTask::new(Arc::clone(&broker), index as usize).run());
         }
-        for durable_shard in 0..broker.settings.durable_shards {
-            let queues = broker.take_recovered_queues(durable_shard);
-            let recovered = durable::recover(&broker.store, durable_shard, queues)?;
+        for (durable_shard, recovered) in (0..).zip(broker.recover_durable_shards()?) {
             tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
         }
         broker.store.log().accounting_complete();
         broker.store.start(writer)?;
         tokio::spawn(watch(Arc::clone(&broker)));
+        tokio::spawn(LogKeeper::new(Arc::clone(&broker)).run());
         Ok(broker)
+    }
+
+    /// Each on a thread of its own: what one waits for the disk, others compute.
+    fn recover_durable_shards(&self) -> Result<Vec<durable::Recovered>, StorageError> {
+        std::thread::scope(|scope| {
+            let shards = (0..self.settings.durable_shards).map(|durable_shard| {
+                let queues = self.take_recovered_queues(durable_shard);
+                scope.spawn(move || durable::recover(&self.store, durable_shard, queues))
+            });
+            let shards: Vec<_> = shards.collect();
+            shards
+                .into_iter()
+                .map(|shard| shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
     }
 
     fn first_user(settings: &Settings) -> Result<AccessControl, crate::auth::AuthError> {
@@ -339,18 +350,6 @@ impl Broker {
         self.set_alarm(&self.disk_alarm, free < limit || refused, "disk", limit);
     }
 
-    /// A file of the log stays while any group needs an entry in it: the group that needs the oldest makes a snapshot.
-    fn shorten_log(&self) {
-        let usage = self.store.log().usage();
-        if usage.log_bytes <= usage.live_bytes.saturating_mul(2).saturating_add(LOG_SLACK_BYTES) {
-            return;
-        }
-        let Some((group, _)) = self.store.log().most_retentive_group() else { return };
-        if let Some(durable_shard) = group.0.checked_sub(1) {
-            self.shard(self.durable_shard(durable_shard)).send(ShardInput::MakeSnapshot);
-        }
-    }
-
     /// Raises or clears an alarm, and has all connections look when it changed.
     fn set_alarm(&self, alarm: &AtomicBool, on: bool, resource: &str, limit_bytes: u64) {
         if alarm.swap(on, Ordering::AcqRel) == on {
@@ -373,7 +372,7 @@ pub(crate) fn is_durable(queue: QueueId) -> bool {
     queue.0 & LOCAL_QUEUE == 0
 }
 
-/// Raises and clears the alarms, and has shards let go of what keeps the log long.
+/// Raises and clears the alarms.
 async fn watch(broker: Arc<Broker>) {
     let limit = broker.settings.memory_high_watermark_bytes;
     let mut interval = tokio::time::interval(MEMORY_CHECK_INTERVAL);
@@ -389,7 +388,6 @@ async fn watch(broker: Arc<Broker>) {
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(DISK_CHECK_EVERY) {
             broker.check_disk();
-            broker.shorten_log();
         }
     }
 }

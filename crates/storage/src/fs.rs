@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 
 /// Directories and names.
 pub trait FileSystem: Send + Sync {
@@ -61,6 +61,9 @@ pub trait File: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Makes contents and size durable (fdatasync).
     fn sync(&self) -> io::Result<()>;
+    /// What is synced need not stay in the page cache: it will be written over, not read. Beside the memory that is a matter of writing:
+    /// a large folio that was cached is dirtied, and counted, as a whole by any small write into it.
+    fn forget_cached(&self) {}
 }
 
 /// The real file system.
@@ -195,6 +198,11 @@ impl File for DiskFile {
             }
         }
         Ok(filled)
+    }
+
+    fn forget_cached(&self) {
+        // Advice: it may fail without harm.
+        let _ = rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed);
     }
 
     fn sync(&self) -> io::Result<()> {

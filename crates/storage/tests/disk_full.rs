@@ -210,9 +210,10 @@ fn one_old_message_pins_one_record_not_the_log() {
         if let (Some(files), Some((file, location))) = (opened.log.copy_out_due(None), old)
             && files.contains(&file)
         {
-            let survivor = Survivor { queue: QueueKey(1), sequence: 1, location };
+            let queue = QueueKey(1);
+            let survivor = Survivor { queue, sequence: 1, location, head: None, starts_run: false };
             let runs = segments.copy_out(&opened.log, GROUP, vec![survivor]).unwrap();
-            segments.adopt(&runs, &mut |_| vec![warrenmq_storage::Interval { first: 1, last: 1 }]).unwrap();
+            segments.adopt([(runs[0].segment, 1)]);
             opened.log.release(file, 2000);
             segment = Some(runs[0].segment);
             old = None;

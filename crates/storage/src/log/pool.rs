@@ -116,6 +116,7 @@ impl Pool {
     /// Takes in a file that holds nothing of worth any more, under its free or reserve name.
     pub(crate) fn put_back(&self, free: FreeFile) {
         let kind = if free.capacity == self.options.file_bytes { Kind::Free } else { Kind::Reserve };
+        free.file.forget_cached();
         let mut waiting = self.waiting.lock();
         waiting.full &= kind == Kind::Reserve;
         waiting.of(kind).push(free);
@@ -208,6 +209,7 @@ impl Pool {
             let _ = self.fs.remove(&unfinished);
             return Err(error);
         }
+        file.forget_cached();
         Ok(FreeFile { path, file, capacity, dirty_end: 0 })
     }
 }

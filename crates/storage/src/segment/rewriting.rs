@@ -1,14 +1,20 @@
 //! New segments: out of the log's oldest files, and out of segments that are mostly dead or too small.
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BinaryHeap};
 
-use super::{Run, Segments, Shared, Survivor, format::SEGMENT_RECORD_BYTES, writer::SegmentWriter};
+use super::{
+    Alive, Message, Run, Segments, Shared, Survivor, format::SEGMENT_RECORD_BYTES, reading::Cursor,
+    writer::SegmentWriter,
+};
 use crate::{
     error::StorageError,
-    interval::{self, Interval},
+    interval,
     log::Log,
-    types::{GroupId, QueueKey, SegmentNumber},
+    types::{GroupId, Location, QueueKey, SegmentNumber},
 };
+
+/// The runs that are reported are cut at this size, in bytes: what is brought back into memory at once.
+pub const RUN_BYTES: u64 = 512 << 10;
 
 /// Segments rewritten at once.
 const REWRITE_FILES: usize = 8;
@@ -17,8 +23,8 @@ impl Segments {
     /// Copies messages out of the log into new segments of a group, sorted. Blocks for as long as the disk takes: call it
     /// from a background thread, with the survivors of the files that [`Log::copy_out_due`] names.
     ///
-    /// Everything read is checked. The messages are then in two places; the shard moves its queues to the runs, calls
-    /// [`Segments::adopt`], and releases the old places in the log.
+    /// Everything read is checked; a message that turns out to be damaged is reported and left out. The messages are then in two places; the shard moves its queues to the runs, calls
+    /// [`Segments::adopt`], and releases the old places in the log. A run is never longer than [`RUN_BYTES`], unless a single message is.
     ///
     /// # Errors
     /// `Full`: nothing was kept; try again when there is space.
@@ -28,14 +34,22 @@ impl Segments {
         survivors.sort_unstable_by_key(|survivor| survivor.location);
         let mut checked = Vec::with_capacity(survivors.len());
         for survivor in survivors {
-            checked.push((survivor, crc32c::crc32c(&log.read(survivor.location)?)));
+            match log.read(survivor.location) {
+                Ok(body) => checked.push((survivor, crc32c::crc32c(&body))),
+                // The others must not be kept where they are by one that is lost.
+                Err(error @ StorageError::Damaged(_)) => {
+                    tracing::error!(queue = %survivor.queue, sequence = survivor.sequence, %error, "a message cannot be copied");
+                }
+                Err(error) => return Err(error),
+            }
         }
         checked.sort_unstable_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
         checked.dedup_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
         let mut output = Output::new(&self.shared, group);
         for (survivor, crc) in checked {
             let body = log.read_again(survivor.location, crc)?;
-            output.add(survivor.queue, survivor.sequence, &body)?;
+            let head = survivor.head.as_ref().map_or(&[][..], |head| head);
+            output.add(survivor.queue, survivor.sequence, [head, &body], survivor.starts_run)?;
         }
         output.finish(Vec::new())
     }
@@ -61,33 +75,38 @@ impl Segments {
         due
     }
 
-    /// Writes what is alive in segments of a group into new ones, and drops the old. `live` as in [`Segments::recount`]: it
-    /// is asked now, so messages that die meanwhile are copied, and found dead by [`Segments::adopt`], which the shard
-    /// calls with the runs returned once its queues have moved to them.
+    /// Writes what is alive in segments of a group into new ones, and drops the old. `alive` is asked now, so messages that
+    /// die meanwhile are copied; the shard says with [`Segments::adopt`] what is alive of the runs returned once its queues have
+    /// moved to them.
     pub fn rewrite(
         &self,
         group: GroupId,
         segments: &[SegmentNumber],
-        live: &mut dyn FnMut(QueueKey) -> Vec<Interval>,
+        alive: &mut dyn FnMut(QueueKey) -> Alive,
     ) -> Result<Vec<Run>, StorageError> {
-        // Sorted by queue and sequence over all of them; only places are kept in memory, not bodies.
-        let mut places = BTreeMap::new();
-        let mut of_queue: Option<(QueueKey, Vec<Interval>)> = None;
+        // Each segment is sorted by queue and sequence, so they are merged; one message of each is in memory at a time.
+        let mut sources = BinaryHeap::new();
         for &segment in segments {
-            let Some(mut cursor) = self.shared.cursor_over(segment)? else { continue };
-            while let Some(message) = cursor.next()? {
-                let (_, alive) = match &mut of_queue {
-                    Some(known) if known.0 == message.queue => known,
-                    other => other.insert((message.queue, live(message.queue))),
-                };
-                if interval::contains(alive, message.sequence) {
-                    places.insert((message.queue, message.sequence), message.location);
-                }
+            if let Some(cursor) = self.shared.cursor_over(segment)? {
+                sources.extend(Source::next_of(cursor)?);
             }
         }
         let mut output = Output::new(&self.shared, group);
-        for ((queue, sequence), location) in places {
-            output.add(queue, sequence, &self.read(location)?.body)?;
+        let mut of_queue: Option<(QueueKey, Alive)> = None;
+        let mut last = None;
+        while let Some(Source { message, cursor }) = sources.pop() {
+            let (_, known) = match &mut of_queue {
+                Some(known) if known.0 == message.queue => known,
+                other => other.insert((message.queue, alive(message.queue))),
+            };
+            let place = Some((message.queue, message.sequence));
+            // A crash may have left a message in two segments.
+            if last != place && interval::contains(&known.intervals, message.sequence) {
+                last = place;
+                let starts_run = known.starts.binary_search(&message.sequence).is_ok();
+                output.add(message.queue, message.sequence, [&[], &message.body], starts_run)?;
+            }
+            sources.extend(Source::next_of(cursor)?);
         }
         let runs = output.finish(segments.to_vec())?;
         for &segment in segments {
@@ -96,6 +115,42 @@ impl Segments {
         Ok(runs)
     }
 }
+
+/// A segment that is merged with others: its next message. The lowest one is the greatest, for the heap.
+struct Source {
+    message: Message,
+    cursor: Cursor,
+}
+
+impl Source {
+    fn next_of(mut cursor: Cursor) -> Result<Option<Source>, StorageError> {
+        Ok(cursor.next()?.map(|message| Source { message, cursor }))
+    }
+
+    fn place(&self) -> (QueueKey, u64, Location) {
+        (self.message.queue, self.message.sequence, self.message.location)
+    }
+}
+
+impl Ord for Source {
+    fn cmp(&self, other: &Source) -> Ordering {
+        other.place().cmp(&self.place())
+    }
+}
+
+impl PartialOrd for Source {
+    fn partial_cmp(&self, other: &Source) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Source) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for Source {}
 
 /// One or more segments in the making. Those that are finished become known together, at the end.
 struct Output<'a> {
@@ -111,9 +166,10 @@ impl<'a> Output<'a> {
         Output { shared, group, current: None, finished: Vec::new(), runs: Vec::new() }
     }
 
-    fn add(&mut self, queue: QueueKey, sequence: u64, body: &[u8]) -> Result<(), StorageError> {
+    fn add(&mut self, queue: QueueKey, sequence: u64, body: [&[u8]; 2], starts_run: bool) -> Result<(), StorageError> {
         let limit = u64::from(self.shared.options.segment_bytes);
-        let length = (SEGMENT_RECORD_BYTES + body.len()) as u64;
+        let body_bytes = (body[0].len() + body[1].len()) as u64;
+        let length = SEGMENT_RECORD_BYTES as u64 + body_bytes;
         if self.current.as_ref().is_some_and(|current| current.length() + length > limit) {
             self.end_segment(Vec::new())?;
         }
@@ -126,7 +182,24 @@ impl<'a> Output<'a> {
             let Shared { fs, dir, node, .. } = self.shared;
             self.current = Some(SegmentWriter::create(&**fs, dir, *node, number, self.group)?);
         }
-        self.current.as_mut().expect("made just now").add(queue, sequence, body)
+        let current = self.current.as_mut().expect("made just now");
+        current.add(queue, sequence, body)?;
+        let segment = current.number();
+        match self.runs.last_mut() {
+            Some(run)
+                if !starts_run
+                    && (run.queue, run.segment) == (queue, segment)
+                    && run.bytes + body_bytes <= RUN_BYTES =>
+            {
+                run.last = sequence;
+                run.count += 1;
+                run.bytes += body_bytes;
+            }
+            _ => {
+                self.runs.push(Run { queue, first: sequence, last: sequence, count: 1, bytes: body_bytes, segment });
+            }
+        }
+        Ok(())
     }
 
     fn end_segment(&mut self, replaces: Vec<SegmentNumber>) -> Result<(), StorageError> {
@@ -135,7 +208,7 @@ impl<'a> Output<'a> {
         let (header, index) = current.finish(replaces)?;
         self.finished.push(header.number);
         let size = bytes + u64::from(header.index_length);
-        self.runs.extend(self.shared.state.write().add(header.number, self.group, size, index));
+        self.shared.state.write().add(header.number, self.group, size, index);
         Ok(())
     }
 
