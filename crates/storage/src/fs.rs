@@ -55,6 +55,9 @@ pub trait File: Send + Sync {
     /// once halves the cost of each later sync: the file system has no extent to convert (`docs/formats.md`). Durable after
     /// [`File::sync`].
     fn preallocate(&self, size: u64) -> io::Result<()>;
+    /// Makes the file at least so long, with its blocks allocated as far as the file system can: for one that is written only once.
+    /// Durable after [`File::sync`].
+    fn allocate(&self, size: u64) -> io::Result<()>;
     /// Writes all buffers one after the other from an offset. After an error any part may have been written.
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Reads until the buffer is full or the file ends; returns the bytes read.
@@ -145,14 +148,8 @@ impl File for DiskFile {
 
     fn preallocate(&self, size: u64) -> io::Result<()> {
         let mut at = self.size()?;
-        if at >= size {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, size - at) {
-            // Some file systems cannot; the zeros below allocate as well.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Where that cannot be done, the zeros below allocate as well.
+        self.allocate(size)?;
         let zeros = vec![0; ZEROS_BYTES];
         while at < size {
             let length = usize::try_from(size - at).map_or(ZEROS_BYTES, |left| left.min(ZEROS_BYTES));
@@ -160,6 +157,17 @@ impl File for DiskFile {
             at += length as u64;
         }
         Ok(())
+    }
+
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        let at = self.size()?;
+        if at >= size {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, size - at) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => self.0.set_len(size),
+            other => Ok(other?),
+        }
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
