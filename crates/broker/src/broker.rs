@@ -27,6 +27,11 @@ const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const DISK_CHECK_EVERY: u32 = 5;
 /// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
 const LOCAL_QUEUE: u64 = 1 << 63;
+/// A reserve file is one part in so many of an ordinary one: it takes acknowledgements and removals only.
+const RESERVE_SHARE: u32 = 8;
+/// The log may be so many files larger than twice what is alive in it: below that, letting go of entries costs more than it frees. Two files:
+/// the one that is written, and the one before it.
+pub(crate) const LOG_SLACK_FILES: u64 = 2;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
 const MEMORY_ALARM_END_PERCENT: u64 = 95;
 
@@ -83,7 +88,7 @@ impl Broker {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let local_shards = u32::try_from(if settings.shards == 0 { cores } else { settings.shards }).unwrap_or(1);
         let shards = local_shards + settings.durable_shards;
-        let (store, writer, _recovered) = Store::open(&settings.data_dir, LogOptions::default())?;
+        let (store, writer, _recovered) = Store::open(&settings.data_dir, log_options(&settings))?;
         let metadata: Arc<Mailbox<metadata::Input>> = Arc::default();
         let make_vhost = |name: &str| Arc::new(Vhost::new(name, Arc::clone(&metadata)));
         let mut vhosts = FxHashMap::default();
@@ -364,6 +369,17 @@ impl Broker {
         for handle in handles {
             handle.mailbox.send(Event::Alarm);
         }
+    }
+}
+
+/// The log as the settings want it.
+fn log_options(settings: &Settings) -> LogOptions {
+    LogOptions {
+        file_bytes: settings.log_file_bytes,
+        reserve_bytes: settings.log_file_bytes / RESERVE_SHARE,
+        budget_bytes: settings.log_budget_bytes,
+        slack_bytes: u64::from(settings.log_file_bytes) * LOG_SLACK_FILES,
+        ..LogOptions::default()
     }
 }
 

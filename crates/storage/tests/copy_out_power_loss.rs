@@ -344,7 +344,7 @@ impl Run_ {
                 self.take_events(store, shard, events);
                 shard.move_to(store, &runs, &keys);
             }
-            let due = store.segments.rewrite_due(GROUP);
+            let due: Vec<_> = store.segments.rewrite_due(GROUP).into_iter().map(|(segment, _)| segment).collect();
             if !due.is_empty() && self.rng.one_in(2) {
                 let in_due = |place: &Place| matches!(place, Place::Segment(segment) if due.contains(segment));
                 let keys = shard.live.iter().filter(|(_, place)| in_due(place)).map(|(key, _)| *key).collect();

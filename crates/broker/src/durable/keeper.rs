@@ -5,24 +5,22 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use storage::{FileNumber, StorageError};
+use rustc_hash::FxHashMap;
+use storage::{FileNumber, SegmentNumber, StorageError};
 
 use super::moving::{Files, Guard};
-use crate::broker::Broker;
+use crate::broker::{Broker, LOG_SLACK_FILES};
 use crate::shard::ShardInput;
 use crate::store::shard_group;
 
 /// How often it looks. A fast device fills a file of the log in a quarter of a second.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// The log may be this much larger than twice what is alive in it before shards are asked to store their state: below that it costs more
-/// than it frees. Two files: the one that is written and the one before it.
-const SLACK_BYTES: u64 = 128 * 1024 * 1024;
 /// Without an entry for so long, the node is at rest: it then gives up all space that it does not need.
 const REST_AFTER: Duration = Duration::from_secs(10);
 /// Files that could not be emptied are tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// How often it looks for segments that are mostly dead, which takes longer.
-const REWRITE_INTERVAL: Duration = Duration::from_secs(1);
+const REWRITE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The task.
 pub(crate) struct LogKeeper {
@@ -32,6 +30,8 @@ pub(crate) struct LogKeeper {
     /// The last files that were to be emptied, and when.
     emptied: Option<(RangeInclusive<FileNumber>, Instant)>,
     rewritten: Instant,
+    /// Segments that were mostly dead at the last look, and how many messages were alive in each.
+    due: FxHashMap<SegmentNumber, u64>,
     /// Where the log ended at the last look, and since when.
     end: (FileNumber, u32),
     quiet_since: Instant,
@@ -43,7 +43,16 @@ impl LogKeeper {
     pub(crate) fn new(broker: Arc<Broker>) -> Self {
         let now = Instant::now();
         let end = broker.store().log().end();
-        Self { broker, moving: Weak::new(), emptied: None, rewritten: now, end, quiet_since: now, at_rest: false }
+        Self {
+            broker,
+            moving: Weak::new(),
+            emptied: None,
+            rewritten: now,
+            due: FxHashMap::default(),
+            end,
+            quiet_since: now,
+            at_rest: false,
+        }
     }
 
     /// Runs for as long as the node does.
@@ -113,12 +122,18 @@ impl LogKeeper {
         }
         self.rewritten = now;
         let guard = self.guard();
+        let mut seen = FxHashMap::default();
         for durable_shard in 0..self.broker.settings().durable_shards {
             let due = self.broker.store().segments().rewrite_due(shard_group(durable_shard));
+            seen.extend(due.iter().copied());
+            // What changed since the last look is being drained.
+            let unchanged = |&(segment, alive): &(SegmentNumber, u64)| self.due.get(&segment) == Some(&alive);
+            let due: Vec<SegmentNumber> = due.into_iter().filter(unchanged).map(|(segment, _)| segment).collect();
             if !due.is_empty() {
                 self.send(durable_shard, Files::Segments(due), &guard);
             }
         }
+        self.due = seen;
         Arc::strong_count(&guard) > 1
     }
 
@@ -127,7 +142,7 @@ impl LogKeeper {
     fn shorten(&self, rests: bool) {
         let log = self.broker.store().log();
         let usage = log.usage();
-        let slack = if rests { 0 } else { SLACK_BYTES };
+        let slack = if rests { 0 } else { u64::from(self.broker.settings().log_file_bytes) * LOG_SLACK_FILES };
         if usage.files < 2 || usage.log_bytes <= usage.live_bytes.saturating_mul(2).saturating_add(slack) {
             return;
         }

@@ -54,8 +54,9 @@ impl Segments {
         output.finish(Vec::new())
     }
 
-    /// Segments of a group that are due to be rewritten: less than half alive, or too many small ones.
-    pub fn rewrite_due(&self, group: GroupId) -> Vec<SegmentNumber> {
+    /// Segments of a group that are due to be rewritten: less than half alive, or too many small ones. With each how many messages are
+    /// alive: one that is being drained is better left alone, for soon there will be none.
+    pub fn rewrite_due(&self, group: GroupId) -> Vec<(SegmentNumber, u64)> {
         let state = self.shared.state.read();
         let options = &self.shared.options;
         let mut due = Vec::new();
@@ -63,8 +64,8 @@ impl Segments {
         for (&number, segment) in state.segments.iter().filter(|(_, segment)| segment.group == group) {
             match segment.live {
                 None | Some(0) => {}
-                Some(live) if live * 2 < segment.records => due.push(number),
-                Some(_) if segment.bytes < u64::from(options.segment_bytes / 4) => small.push(number),
+                Some(live) if live * 2 < segment.records => due.push((number, live)),
+                Some(live) if segment.bytes < u64::from(options.segment_bytes / 4) => small.push((number, live)),
                 Some(_) => {}
             }
         }
