@@ -76,7 +76,7 @@ impl Default for Settings {
             memory_high_watermark_bytes: u64::MAX,
             body_budget_bytes: u64::MAX,
             log_file_bytes: 64 << 20,
-            log_budget_bytes: 4 << 30,
+            log_budget_bytes: 16 << 30,
             disk_free_limit_bytes: 50_000_000,
             vhosts: Vec::new(),
             default_vhost: "/".to_owned(),

@@ -66,6 +66,22 @@ impl Chunk {
         }
     }
 
+    /// Takes in a run of the same segment that follows, after a gap in which nothing is alive, unless both together are too large to be
+    /// brought back at once. Answers whether it did.
+    pub fn absorb(&mut self, next: &Self) -> bool {
+        let (ChunkKind::Run { records }, ChunkKind::Run { records: more }) = (self.kind, next.kind) else {
+            return false;
+        };
+        let Ok(count) = u32::try_from(next.end() - self.first) else { return false };
+        if self.file != next.file || self.bytes.saturating_add(next.bytes) > MAX_RUN_BYTES {
+            return false;
+        }
+        self.kind = ChunkKind::Run { records: records + more };
+        self.count = count;
+        self.bytes += next.bytes;
+        true
+    }
+
     pub(crate) fn release(&self) -> Release {
         Release { file: self.file, bytes: u64::from(self.bytes), messages: u64::from(self.records()) }
     }
@@ -288,18 +304,10 @@ impl Cold {
 
     /// Adds a run, or extends the last one by it if they lie in the same segment and nothing alive is between them.
     fn push_piece(&mut self, piece: Chunk) {
-        if let (Some(last), ChunkKind::Run { records }) = (self.chunks.back_mut(), piece.kind)
-            && let ChunkKind::Run { records: last_records } = &mut last.kind
-            && last.file == piece.file
-            && last.bytes.saturating_add(piece.bytes) <= MAX_RUN_BYTES
-        {
-            let end = last.first + u64::from(last.count);
-            let gap = piece.first - end;
-            let count = u32::try_from(piece.end() - last.first);
-            if let (Ok(count), true) = (count, gap == 0 || self.removed.count_within(end, piece.first - 1) == gap) {
-                last.count = count;
-                last.bytes += piece.bytes;
-                *last_records += records;
+        if let Some(last) = self.chunks.back_mut() {
+            let gap = piece.first - last.end();
+            let dead = gap == 0 || self.removed.count_within(last.end(), piece.first - 1) == gap;
+            if dead && last.absorb(&piece) {
                 return;
             }
         }

@@ -351,8 +351,10 @@ impl Machine {
                 if slot.place.is_some_and(|place| from(place.file)) {
                     releases.extend(slot.release());
                     slot.place = Some(Place { file: run.file, offset: 0 });
-                    // It stays for long: it shall not keep a buffer that others shared with it.
-                    slot.message = slot.message.detached();
+                    // One that is held for long shall not keep a buffer that others shared with it. Those that wait do so together.
+                    if let State::Out(_) = slot.state {
+                        slot.message = slot.message.detached();
+                    }
                     *alive.entry(run.file).or_default() += 1;
                 }
             }

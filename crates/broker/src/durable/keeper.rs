@@ -142,8 +142,10 @@ impl LogKeeper {
     fn shorten(&self, rests: bool) {
         let log = self.broker.store().log();
         let usage = log.usage();
-        let slack = if rests { 0 } else { u64::from(self.broker.settings().log_file_bytes) * LOG_SLACK_FILES };
-        if usage.files < 2 || usage.log_bytes <= usage.live_bytes.saturating_mul(2).saturating_add(slack) {
+        let settings = self.broker.settings();
+        let slack = if rests { 0 } else { u64::from(settings.log_file_bytes) * LOG_SLACK_FILES };
+        let limit = usage.live_bytes.saturating_mul(2).saturating_add(slack).min(settings.log_budget_bytes);
+        if usage.files < 2 || usage.log_bytes <= limit {
             return;
         }
         let Some((group, file)) = log.most_retentive_group() else { return };

@@ -70,7 +70,13 @@ fn encode_queue(out: &mut Vec<u8>, id: QueueId, machine: &Machine) {
     }
     let in_memory =
         machine.messages().filter_map(|(sequence, message, place)| Some(chunk_of(sequence, message, place?)));
-    let chunks: Vec<Chunk> = in_memory.chain(machine.cold_chunks().copied()).collect();
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for chunk in in_memory.chain(machine.cold_chunks().copied()) {
+        let follows = chunks.last().is_some_and(|last| last.end() == chunk.first);
+        if !follows || !chunks.last_mut().is_some_and(|last| last.absorb(&chunk)) {
+            chunks.push(chunk);
+        }
+    }
     varint::put(out, chunks.len() as u64);
     let mut end = 0;
     for chunk in &chunks {

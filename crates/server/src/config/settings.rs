@@ -216,7 +216,7 @@ impl Default for Config {
             // Below the watermark, so that a backlog goes to disk before it blocks publishers.
             body_budget: Watermark::Relative(0.4),
             log_file_bytes: 64 << 20,
-            log_budget_bytes: 4 << 30,
+            log_budget_bytes: 16 << 30,
             total_memory_bytes: None,
             disk_free_limit: DiskLimit::Absolute(50_000_000),
             product_name: "RabbitMQ".to_owned(),

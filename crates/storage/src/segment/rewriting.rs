@@ -16,6 +16,11 @@ use crate::{
 /// The runs that are reported are cut at this size, in bytes: what is brought back into memory at once.
 pub const RUN_BYTES: u64 = 512 << 10;
 
+/// Messages in the log are read so many bytes at once when they are copied out, if they lie there one behind the other.
+const READ_BYTES: u64 = 256 << 10;
+/// So many bytes between two messages are read for nothing rather than make another call.
+const GAP_BYTES: u64 = 4 << 10;
+
 /// Segments rewritten at once.
 const REWRITE_FILES: usize = 8;
 
@@ -46,10 +51,22 @@ impl Segments {
         checked.sort_unstable_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
         checked.dedup_by_key(|(survivor, _)| (survivor.queue, survivor.sequence));
         let mut output = Output::new(&self.shared, group);
-        for (survivor, crc) in checked {
-            let body = log.read_again(survivor.location, crc)?;
-            let head = survivor.head.as_ref().map_or(&[][..], |head| head);
-            output.add(survivor.queue, survivor.sequence, [head, &body], survivor.starts_run)?;
+        let mut rest = checked.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let length = neighbours(rest);
+            let (together, others) = rest.split_at(length);
+            let end = together.last().map_or(0, |(last, _)| last.location.end());
+            let all = log.read_unchecked(first.location.file, first.location.offset, end)?;
+            for (survivor, crc) in together {
+                let start = (survivor.location.offset - first.location.offset) as usize;
+                let body = all.get(start..start + survivor.location.length as usize).unwrap_or_default();
+                if crc32c::crc32c(body) != *crc {
+                    return Err(log.reads_differently(survivor.location));
+                }
+                let head = survivor.head.as_ref().map_or(&[][..], |head| head);
+                output.add(survivor.queue, survivor.sequence, [head, body], survivor.starts_run)?;
+            }
+            rest = others;
         }
         output.finish(Vec::new())
     }
@@ -115,6 +132,22 @@ impl Segments {
         }
         Ok(runs)
     }
+}
+
+/// How many of the first survivors lie one behind the other, near enough to be read at once.
+fn neighbours(survivors: &[(Survivor, u32)]) -> usize {
+    let Some((first, _)) = survivors.first() else { return 0 };
+    let mut end = first.location.end();
+    let follows = |(survivor, _): &&(Survivor, u32)| {
+        let place = survivor.location;
+        let near = place.file == first.location.file
+            && u64::from(place.offset) >= end
+            && u64::from(place.offset) <= end + GAP_BYTES
+            && place.end() <= u64::from(first.location.offset) + READ_BYTES;
+        end = place.end();
+        near
+    };
+    1 + survivors[1..].iter().take_while(follows).count()
 }
 
 /// A segment that is merged with others: its next message. The lowest one is the greatest, for the heap.
