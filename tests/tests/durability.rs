@@ -14,6 +14,8 @@ use warrenmq_tests::{Node, Wire, With, eventually};
 
 /// Rounds of killing under load; `WARRENMQ_KILL_ROUNDS` asks for more.
 const KILL_ROUNDS: usize = 12;
+/// A log of small files, so that messages are moved out of it soon; and little memory, so that they are read back.
+const SMALL_LOG: &str = "message_log.file_size = 1MiB\nmessage_log.budget = 4MiB\nbody_budget.absolute = 1MB\n";
 /// Messages a publisher keeps unconfirmed.
 const WINDOW: u64 = 200;
 
@@ -210,10 +212,117 @@ fn a_backlog_beyond_the_memory_budget_drains_in_order() {
     }
 }
 
+/// Bytes of all files of the node.
+fn disk_bytes(node: &Node) -> u64 {
+    let files = |dir: &str| std::fs::read_dir(node.data_dir().join(dir)).into_iter().flatten();
+    // A file may go while it is looked at.
+    let sizes = ["", "log", "segments", "snapshots"].iter().flat_map(|dir| files(dir));
+    sizes.filter_map(|file| file.ok()?.metadata().ok()).filter(|file| file.is_file()).map(|file| file.len()).sum()
+}
+
+fn segments(node: &Node) -> usize {
+    std::fs::read_dir(node.data_dir().join("segments")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn one_unacked_message_does_not_keep_the_disk_that_later_ones_used() {
+    let mut node = Node::start_with(SMALL_LOG);
+    let mut c = Wire::open(&node);
+    durable(&mut c, "q");
+    confirmed(&mut c, "q", ["old".to_owned()]);
+    assert_eq!(c.get("q").map(|message| message.text().to_owned()).as_deref(), Some("old"));
+    let mut other = Wire::open(&node);
+    other.call(consume("q", "t"));
+    let body = "x".repeat(10_000);
+    let mut most = 0;
+    for round in 0..60 {
+        let first = round * 100 + 2;
+        for _ in 0..100 {
+            c.publish_with(publish("", "q"), persistent(), &body);
+        }
+        c.all_confirmed(first..=first + 99);
+        for _ in 0..100 {
+            let tag = other.delivery().method.delivery_tag;
+            other.send(ack(tag));
+        }
+        most = most.max(disk_bytes(&node));
+    }
+    assert!(most < 30 << 20, "60 MB passed, {most} bytes of disk at most");
+    eventually("a node at rest keeps one file of its log and its reserve", || disk_bytes(&node) < 2 << 20);
+    assert_eq!(segments(&node), 1, "the old message");
+    node.restart();
+    let mut c = Wire::open(&node);
+    let old = c.get("q").expect("the old message");
+    assert_eq!((old.text(), old.method.redelivered), ("old", true));
+    c.send(ack(old.method.delivery_tag));
+    assert_eq!(c.take_text("q"), None);
+    eventually("its segment goes with it", || segments(&node) == 0);
+}
+
+#[test]
+fn a_backlog_that_was_moved_to_segments_drains_in_order_after_a_kill() {
+    let mut node = Node::start_with(SMALL_LOG);
+    let mut c = Wire::open(&node);
+    c.call(confirm::Select::default());
+    let (queues, each) = (5_usize, 4000_usize);
+    for queue in 0..queues {
+        durable(&mut c, &format!("q{queue}"));
+    }
+    let body = |n: usize| format!("{n:05} {}", "x".repeat(n * 7 % 1500));
+    for n in 0..each {
+        for queue in 0..queues {
+            c.publish_with(publish("", &format!("q{queue}")), persistent(), body(n));
+        }
+    }
+    c.all_confirmed(1..=(queues * each) as u64);
+    eventually("messages were moved", || segments(&node) > 0);
+    for pass in 0..2 {
+        node.restart();
+        let mut c = Wire::open(&node);
+        for queue in 0..queues {
+            let queue = format!("q{queue}");
+            c.has_ready(&queue, (each / (pass + 1)) as u32);
+            for n in pass * each / 2..(pass + 1) * each / 2 {
+                assert!(c.take_text(&queue).is_some_and(|text| text == body(n)), "message {n} of {queue}");
+            }
+        }
+        c.close();
+        node.terminate();
+        node.wait();
+    }
+    node.restart();
+    eventually("nothing is left", || segments(&node) == 0);
+}
+
+#[test]
+fn messages_larger_than_a_file_of_the_log_survive_a_kill() {
+    let mut node = Node::start_with(SMALL_LOG);
+    let mut c = Wire::open(&node);
+    durable(&mut c, "q");
+    let large = |n: usize| n.to_string().repeat(5 << 20);
+    confirmed(&mut c, "q", (1..4).map(large));
+    node.restart();
+    let mut c = Wire::open(&node);
+    for n in 1..4 {
+        assert!(c.take_text("q").is_some_and(|text| text == large(n)), "message {n}");
+    }
+    assert_eq!(c.take_text("q"), None);
+}
+
 #[test]
 fn nothing_confirmed_is_lost_when_the_node_is_killed_under_load() {
-    let rounds = std::env::var("WARRENMQ_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILL_ROUNDS);
-    let mut node = Node::start();
+    kill_rounds(Node::start(), KILL_ROUNDS, 1);
+}
+
+#[test]
+fn nothing_confirmed_is_lost_when_the_node_is_killed_while_messages_move() {
+    let node = kill_rounds(Node::start_with(SMALL_LOG), KILL_ROUNDS, 1500);
+    assert!(segments(&node) > 0, "messages moved");
+}
+
+/// `digits` of each message are its number, with zeros in front.
+fn kill_rounds(mut node: Node, rounds: usize, digits: usize) -> Node {
+    let rounds = std::env::var("WARRENMQ_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
     let mut next = 0_u64;
     let mut open: BTreeSet<u64> = BTreeSet::new();
     let mut settled: BTreeSet<u64> = BTreeSet::new();
@@ -221,11 +330,12 @@ fn nothing_confirmed_is_lost_when_the_node_is_killed_under_load() {
         let mut c = Wire::open(&node);
         durable(&mut c, "q");
         check(&mut c, round, &mut open, &mut settled);
-        let published = publish_until_killed(&mut node, c, &mut next, &mut open, round);
+        let published = publish_until_killed(&mut node, c, &mut next, &mut open, round, digits);
         assert!(published > 0, "round {round} published something");
     }
     let mut c = Wire::open(&node);
     check(&mut c, rounds, &mut open, &mut settled);
+    node
 }
 
 /// Everything that is confirmed and not settled is in the queue, in order; half of it is settled for good.
@@ -256,7 +366,14 @@ fn check(c: &mut Wire, round: usize, open: &mut BTreeSet<u64>, settled: &mut BTr
 }
 
 /// Publishes until the node is killed at a moment that depends on the round, and notes what was confirmed.
-fn publish_until_killed(node: &mut Node, mut c: Wire, next: &mut u64, open: &mut BTreeSet<u64>, round: usize) -> u64 {
+fn publish_until_killed(
+    node: &mut Node,
+    mut c: Wire,
+    next: &mut u64,
+    open: &mut BTreeSet<u64>,
+    round: usize,
+    digits: usize,
+) -> u64 {
     c.call(confirm::Select::default());
     let first = *next;
     let kill_at = 300 + 371 * (round as u64 % 7);
@@ -269,7 +386,7 @@ fn publish_until_killed(node: &mut Node, mut c: Wire, next: &mut u64, open: &mut
             loop {
                 while sent - confirmed_up_to < WINDOW {
                     sent += 1;
-                    if !c.try_publish("q", persistent(), &(first + sent - 1).to_string()) {
+                    if !c.try_publish("q", persistent(), &format!("{:0digits$}", first + sent - 1)) {
                         return (sent, confirmed_up_to);
                     }
                 }

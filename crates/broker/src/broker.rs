@@ -15,7 +15,7 @@ use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
 use crate::connection::{ConnectionHandle, ConnectionInfo, DirectReplies, Event};
 use crate::directory::Directory;
-use crate::durable::{self, DurableShardTask};
+use crate::durable::{self, DurableShardTask, LogKeeper};
 use crate::mailbox::Mailbox;
 use crate::metadata::{self, AdminOp, Change, Consequences, Gone, Metadata, RecoveredQueues, VhostInfo};
 use crate::settings::Settings;
@@ -28,11 +28,13 @@ use crate::vhost::Vhost;
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Free space and the length of the log are looked at once in so many looks at the memory: about twice a second.
 const DISK_CHECK_EVERY: u32 = 5;
-/// The log may be this much longer than twice what is live in it before the shard that holds on to its oldest entries is asked for a
-/// snapshot. Less would have busy shards make snapshots for nothing.
-const LOG_SLACK_BYTES: u64 = 256 * 1024 * 1024;
 /// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
 const LOCAL_QUEUE: u64 = 1 << 63;
+/// A reserve file is one part in so many of an ordinary one: it takes acknowledgements and removals only.
+const RESERVE_SHARE: u32 = 8;
+/// The log may be so many files larger than twice what is alive in it: below that, letting go of entries costs more than it frees. Two files:
+/// the one that is written, and the one before it.
+pub(crate) const LOG_SLACK_FILES: u64 = 2;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
 const MEMORY_ALARM_END_PERCENT: u64 = 95;
 
@@ -88,7 +90,7 @@ impl Broker {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let local_shards = u32::try_from(if settings.shards == 0 { cores } else { settings.shards }).unwrap_or(1);
         let shards = local_shards + settings.durable_shards;
-        let (store, writer, _recovered) = Store::open(&settings.data_dir, LogOptions::default())?;
+        let (store, writer, _recovered) = Store::open(&settings.data_dir, log_options(&settings))?;
         let metadata: Arc<Mailbox<metadata::Input>> = Arc::default();
         let directory = Directory::new(Arc::clone(&metadata), &settings.loopback_users);
         let durable_shards = settings.durable_shards;
@@ -123,9 +125,7 @@ impl Broker {
         for index in 0..local_shards {
             tokio::spawn(ShardTask::new(Arc::clone(&broker), index as usize).run());
         }
-        for durable_shard in 0..broker.settings.durable_shards {
-            let queues = broker.take_recovered_queues(durable_shard);
-            let recovered = durable::recover(&broker.store, durable_shard, queues)?;
+        for (durable_shard, recovered) in (0..).zip(broker.recover_durable_shards()?) {
             tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
         }
         broker.store.log().accounting_complete();
@@ -134,7 +134,23 @@ impl Broker {
         }
         broker.store.start(writer)?;
         tokio::spawn(watch(Arc::clone(&broker)));
+        tokio::spawn(LogKeeper::new(Arc::clone(&broker)).run());
         Ok(broker)
+    }
+
+    /// Each on a thread of its own: what one waits for the disk, others compute.
+    fn recover_durable_shards(&self) -> Result<Vec<durable::Recovered>, StorageError> {
+        std::thread::scope(|scope| {
+            let shards = (0..self.settings.durable_shards).map(|durable_shard| {
+                let queues = self.take_recovered_queues(durable_shard);
+                scope.spawn(move || durable::recover(&self.store, durable_shard, queues))
+            });
+            let shards: Vec<_> = shards.collect();
+            shards
+                .into_iter()
+                .map(|shard| shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
     }
 
     /// The node's settings.
@@ -434,18 +450,6 @@ impl Broker {
         self.set_alarm(&self.disk_alarm, free < limit || refused, "disk", limit);
     }
 
-    /// A file of the log stays while any group needs an entry in it: the group that needs the oldest makes a snapshot.
-    fn shorten_log(&self) {
-        let usage = self.store.log().usage();
-        if usage.log_bytes <= usage.live_bytes.saturating_mul(2).saturating_add(LOG_SLACK_BYTES) {
-            return;
-        }
-        let Some((group, _)) = self.store.log().most_retentive_group() else { return };
-        if let Some(durable_shard) = group.0.checked_sub(1) {
-            self.shard(self.durable_shard(durable_shard)).send(ShardInput::MakeSnapshot);
-        }
-    }
-
     /// Raises or clears an alarm, and has all connections look when it changed.
     fn set_alarm(&self, alarm: &AtomicBool, on: bool, resource: &str, limit_bytes: u64) {
         if alarm.swap(on, Ordering::AcqRel) == on {
@@ -497,12 +501,23 @@ fn first_changes(settings: &Settings, directory: &Directory) -> Result<Vec<Chang
     Ok(changes)
 }
 
+/// The log as the settings want it.
+fn log_options(settings: &Settings) -> LogOptions {
+    LogOptions {
+        file_bytes: settings.log_file_bytes,
+        reserve_bytes: settings.log_file_bytes / RESERVE_SHARE,
+        budget_bytes: settings.log_budget_bytes,
+        slack_bytes: u64::from(settings.log_file_bytes) * LOG_SLACK_FILES,
+        ..LogOptions::default()
+    }
+}
+
 /// Whether an identity is that of a durable queue.
 pub(crate) fn is_durable(queue: QueueId) -> bool {
     queue.0 & LOCAL_QUEUE == 0
 }
 
-/// Raises and clears the alarms, and has shards let go of what keeps the log long.
+/// Raises and clears the alarms.
 async fn watch(broker: Arc<Broker>) {
     let limit = broker.settings.memory_high_watermark_bytes;
     let mut interval = tokio::time::interval(MEMORY_CHECK_INTERVAL);
@@ -518,7 +533,6 @@ async fn watch(broker: Arc<Broker>) {
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(DISK_CHECK_EVERY) {
             broker.check_disk();
-            broker.shorten_log();
         }
     }
 }

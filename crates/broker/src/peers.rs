@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use queue::{Admission, Chunk, ConsumerId, Effect, Paged, QueueId};
 use rustc_hash::FxHashMap;
-use storage::Log;
 
 use crate::broker::Broker;
 use crate::connection::{ConnectionHandle, Event, Limiter};
+use crate::durable::Reader;
 
 /// The connections that a shard deals with.
 pub(crate) struct Peers {
@@ -16,7 +16,7 @@ pub(crate) struct Peers {
     /// Connections that have something in `outgoing`, each once.
     touched: Vec<u64>,
     /// Where the messages of durable queues are read back from.
-    log: Option<Log>,
+    reader: Option<Reader>,
 }
 
 struct Peer {
@@ -44,14 +44,14 @@ impl Admission for Peers {
     }
 
     fn read_chunk(&mut self, queue: QueueId, chunk: &Chunk) -> Vec<Option<Paged>> {
-        let log = self.log.as_ref().expect("only queues of a shard with a log have chunks");
-        crate::durable::read_chunk(log, queue, chunk)
+        let reader = self.reader.as_ref().expect("only queues of a shard with a log have chunks");
+        reader.read_chunk(queue, chunk)
     }
 }
 
 impl Peers {
-    pub(crate) fn new(log: Option<Log>) -> Self {
-        Self { connections: FxHashMap::default(), touched: Vec::new(), log }
+    pub(crate) fn new(reader: Option<Reader>) -> Self {
+        Self { connections: FxHashMap::default(), touched: Vec::new(), reader }
     }
 
     pub(crate) fn register(&mut self, handle: Arc<ConnectionHandle>) {

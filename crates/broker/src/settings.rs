@@ -32,6 +32,10 @@ pub struct Settings {
     pub memory_high_watermark_bytes: u64,
     /// Bytes of durable messages that may stay in memory; beyond it they are on disk only until they are wanted.
     pub body_budget_bytes: u64,
+    /// Size of a file of the log of durable queues, in bytes.
+    pub log_file_bytes: u32,
+    /// Size of that log, in bytes, beyond which its oldest messages are moved to segments.
+    pub log_budget_bytes: u64,
     /// Below this many free bytes on the data directory's disk publishers are blocked.
     pub disk_free_limit_bytes: u64,
     /// Definitions will be imported: a new node begins without the user and virtual hosts below.
@@ -73,6 +77,8 @@ impl Default for Settings {
             max_message_bytes: 134_217_728,
             memory_high_watermark_bytes: u64::MAX,
             body_budget_bytes: u64::MAX,
+            log_file_bytes: 64 << 20,
+            log_budget_bytes: 16 << 30,
             disk_free_limit_bytes: 50_000_000,
             begins_empty: false,
             vhosts: Vec::new(),

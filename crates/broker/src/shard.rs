@@ -9,6 +9,7 @@ use storage::{Placed, StorageError};
 
 use crate::broker::Broker;
 use crate::connection::{ConnectionHandle, Limiter};
+use crate::durable::{Files, Guard, Moved};
 use crate::mailbox::Mailbox;
 use crate::peers::Peers;
 
@@ -38,6 +39,10 @@ pub(crate) enum ShardInput {
     SnapshotStored { applied: Option<u64> },
     /// To a durable shard: the log wants to be rid of old entries.
     MakeSnapshot,
+    /// To a durable shard: these files are to go.
+    Leave { files: Files, guard: Guard },
+    /// To a durable shard: messages are copied, or (`None`) could not be.
+    Moved { moved: Option<Moved>, guard: Guard },
     /// To a durable shard: see whether the log takes submissions again.
     Retry,
     /// To a durable shard: tell when all that came before is in the log's hands.
@@ -97,6 +102,8 @@ impl ShardTask {
                 | ShardInput::Failed { .. }
                 | ShardInput::SnapshotStored { .. }
                 | ShardInput::MakeSnapshot
+                | ShardInput::Leave { .. }
+                | ShardInput::Moved { .. }
                 | ShardInput::Retry
                 | ShardInput::Flush(_) => unreachable!("only durable shards have a log"),
             }

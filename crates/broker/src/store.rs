@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use storage::{
-    Completion, DiskFs, FileSystem, GroupId, Identity, Log, LogOptions, LogThreads, Placed, Recovered, Snapshots,
-    StorageError, Ticket, Written,
+    Completion, DiskFs, FileSystem, GroupId, Identity, Log, LogOptions, LogThreads, Placed, Recovered, SegmentOptions,
+    Segments, Snapshots, StorageError, Ticket, Written,
 };
 
 /// The group of the metadata.
@@ -30,9 +30,11 @@ pub(crate) trait GroupListener: Send + Sync {
 pub(crate) struct Store {
     log: Log,
     snapshots: Snapshots,
+    segments: Segments,
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     threads: Mutex<Option<LogThreads>>,
+    accept_damage: bool,
     listeners: Arc<Listeners>,
     _lock: Box<dyn storage::fs::Lock>,
 }
@@ -79,11 +81,14 @@ impl Store {
             None => Identity::create(&*fs, dir)?,
         };
         let snapshots = Snapshots::open(Arc::clone(&fs), &dir.join("snapshots"), identity.node)?;
+        let accept_damage = options.accept_damage;
+        let options_of_segments = SegmentOptions { accept_damage, ..SegmentOptions::default() };
+        let (segments, _) = Segments::open(Arc::clone(&fs), &dir.join("segments"), identity.node, options_of_segments)?;
         let listeners = Arc::new(Listeners::default());
         let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
         let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
         let (dir, threads) = (dir.to_path_buf(), Mutex::new(None));
-        let store = Self { log, snapshots, fs, dir, threads, listeners, _lock: lock };
+        let store = Self { log, snapshots, segments, fs, dir, threads, accept_damage, listeners, _lock: lock };
         Ok((store, writer, recovered))
     }
 
@@ -104,8 +109,17 @@ impl Store {
         &self.snapshots
     }
 
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
     pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.fs
+    }
+
+    /// Whether the node is to start without what is lost.
+    pub(crate) fn accepts_damage(&self) -> bool {
+        self.accept_damage
     }
 
     /// The data directory.

@@ -2,7 +2,8 @@
 //!
 //! It lies behind what is in memory and is kept as [`Chunk`]s, one for all that a log entry brought, so a message in it costs
 //! a fraction of a byte of memory. It is brought back chunk by chunk, from the front, when what is in memory runs out.
-//! Messages that are removed while they are here (found out in a recovery) are noted as intervals.
+//! Messages that are removed while they are here (found out in a recovery) are noted as intervals. When the file that a chunk
+//! lies in is given up, its messages are found elsewhere and new chunks take its place ([`Cold::relocate`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +19,15 @@ pub enum ChunkKind {
         /// Length of its properties.
         properties_bytes: u32,
     },
+    /// Messages in a segment, which are found by their sequences. Of the chunk's numbers, those without a record are removed.
+    Run {
+        /// How many records there are.
+        records: u32,
+    },
 }
+
+/// A run in a segment does not grow beyond so many bytes by taking in the next one: it is brought back as a whole.
+const MAX_RUN_BYTES: u32 = 512 * 1024;
 
 /// Messages of a queue that lie together on disk: those that one log entry brought, or a single one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +50,52 @@ pub struct Chunk {
     pub length: u32,
 }
 
-/// Bytes of a file that are needed no more.
+impl Chunk {
+    /// The sequence behind its last.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.first + u64::from(self.count)
+    }
+
+    /// How many messages lie there; fewer than its numbers if some were removed before it was written.
+    #[must_use]
+    pub fn records(&self) -> u32 {
+        match self.kind {
+            ChunkKind::Run { records } => records,
+            ChunkKind::Entry | ChunkKind::Message { .. } => self.count,
+        }
+    }
+
+    /// Takes in a run of the same segment that follows, after a gap in which nothing is alive, unless both together are too large to be
+    /// brought back at once. Answers whether it did.
+    pub fn absorb(&mut self, next: &Self) -> bool {
+        let (ChunkKind::Run { records }, ChunkKind::Run { records: more }) = (self.kind, next.kind) else {
+            return false;
+        };
+        let Ok(count) = u32::try_from(next.end() - self.first) else { return false };
+        if self.file != next.file || self.bytes.saturating_add(next.bytes) > MAX_RUN_BYTES {
+            return false;
+        }
+        self.kind = ChunkKind::Run { records: records + more };
+        self.count = count;
+        self.bytes += next.bytes;
+        true
+    }
+
+    pub(crate) fn release(&self) -> Release {
+        Release { file: self.file, bytes: u64::from(self.bytes), messages: u64::from(self.records()) }
+    }
+}
+
+/// What of a file is needed no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The file.
     pub file: u64,
-    /// How many bytes.
+    /// How many bytes: what counts in a file of the log.
     pub bytes: u64,
+    /// How many messages: what counts in a segment.
+    pub messages: u64,
 }
 
 /// Sequence numbers, as intervals.
@@ -64,6 +112,23 @@ impl IntervalSet {
 
     pub(crate) fn contains(&self, number: u64) -> bool {
         self.runs.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
+    }
+
+    /// The numbers of `first..=last` that are not in the set, as intervals.
+    pub(crate) fn gaps_within(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut next = first;
+        let before = self.runs.range(..first).next_back();
+        for (&from, &to) in before.into_iter().chain(self.runs.range(first..=last)) {
+            if from > next {
+                gaps.push((next, from - 1));
+            }
+            next = next.max(to.saturating_add(1));
+        }
+        if next <= last {
+            gaps.push((next, last));
+        }
+        gaps
     }
 
     /// How many numbers of `first..=last` are in the set.
@@ -107,11 +172,13 @@ impl IntervalSet {
 
 /// The cold part of a queue.
 ///
-/// Invariants: chunks follow each other, with gaps in sequence only where a snapshot left out what was gone; `removed` holds numbers of the chunks only; `live` is their
-/// count less the removed ones.
+/// Invariants: chunks follow each other; numbers between two of them, behind the last one and below `end`, and numbers of a run without a
+/// record are in `removed`; `live` is the count of the chunks' numbers less the removed ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cold {
     chunks: VecDeque<Chunk>,
+    /// The sequence behind the last; says nothing while there is no chunk.
+    end: u64,
     removed: IntervalSet,
     live: u64,
 }
@@ -140,15 +207,20 @@ impl Cold {
 
     /// The sequence behind the last, if there is one.
     pub(crate) fn end(&self) -> Option<u64> {
-        self.chunks.back().map(|chunk| chunk.first + u64::from(chunk.count))
+        (!self.chunks.is_empty()).then_some(self.end)
     }
 
     /// Adds a chunk behind the others, or its messages to the last one if they came with the same entry.
     pub(crate) fn push(&mut self, chunk: Chunk) {
         debug_assert!(self.end().is_none_or(|end| end == chunk.first), "chunks follow each other");
         self.live += u64::from(chunk.count);
+        self.end = chunk.end();
         match self.chunks.back_mut() {
-            Some(last) if last.kind == ChunkKind::Entry && (last.file, last.offset) == (chunk.file, chunk.offset) => {
+            Some(last)
+                if last.end() == chunk.first
+                    && last.kind == ChunkKind::Entry
+                    && (last.file, last.offset) == (chunk.file, chunk.offset) =>
+            {
                 last.count += chunk.count;
                 last.bytes += chunk.bytes;
             }
@@ -163,6 +235,7 @@ impl Cold {
         if let Some(end) = self.end().filter(|&end| end < chunk.first) {
             self.removed.insert(end, chunk.first - 1);
         }
+        self.end = chunk.end();
         self.chunks.push_back(chunk);
     }
 
@@ -176,18 +249,18 @@ impl Cold {
     }
 
     /// Drops the chunks of which nothing is left, and says what they no longer need. A chunk in the middle leaves a gap, so this
-    /// is only for the front.
+    /// is only for the front. Answers the sequence up to which nothing is left.
     pub(crate) fn drop_dead_front(&mut self, releases: &mut Vec<Release>) -> Option<u64> {
         let mut end = None;
         while let Some(chunk) = self.chunks.front() {
-            let last = chunk.first + u64::from(chunk.count) - 1;
-            if self.removed.count_within(chunk.first, last) < u64::from(chunk.count) {
+            if self.removed.count_within(chunk.first, chunk.end() - 1) < u64::from(chunk.count) {
                 break;
             }
-            releases.push(Release { file: chunk.file, bytes: u64::from(chunk.bytes) });
-            end = Some(last + 1);
+            releases.push(chunk.release());
+            end = Some(chunk.end());
             self.chunks.pop_front();
         }
+        let end = if self.chunks.is_empty() { end.map(|_| self.end) } else { end };
         if let Some(end) = end {
             self.removed.forget_below(end);
             self.shrink();
@@ -195,17 +268,63 @@ impl Cold {
         end
     }
 
+    /// Puts other chunks in the place of those for which `found` has an answer: where what is alive of their messages lies now, in order.
+    /// What of a chunk is not found is removed: answers how many such messages were alive.
+    pub(crate) fn relocate(
+        &mut self,
+        found: &mut dyn FnMut(&Chunk) -> Option<Vec<Chunk>>,
+        releases: &mut Vec<Release>,
+    ) -> u64 {
+        let mut lost = 0;
+        for chunk in std::mem::take(&mut self.chunks) {
+            let Some(pieces) = found(&chunk) else {
+                self.chunks.push_back(chunk);
+                continue;
+            };
+            releases.push(chunk.release());
+            let mut next = chunk.first;
+            for piece in pieces {
+                debug_assert!(next <= piece.first && piece.end() <= chunk.end(), "pieces lie within their chunk");
+                if next < piece.first {
+                    lost += self.removed.insert(next, piece.first - 1);
+                }
+                next = piece.end();
+                self.push_piece(piece);
+            }
+            if next < chunk.end() {
+                lost += self.removed.insert(next, chunk.end() - 1);
+            }
+        }
+        self.live -= lost;
+        if self.chunks.is_empty() {
+            self.removed.forget_below(self.end);
+        }
+        lost
+    }
+
+    /// Adds a run, or extends the last one by it if they lie in the same segment and nothing alive is between them.
+    fn push_piece(&mut self, piece: Chunk) {
+        if let Some(last) = self.chunks.back_mut() {
+            let gap = piece.first - last.end();
+            let dead = gap == 0 || self.removed.count_within(last.end(), piece.first - 1) == gap;
+            if dead && last.absorb(&piece) {
+                return;
+            }
+        }
+        self.chunks.push_back(piece);
+    }
+
     /// Takes the first chunk out, with what of it was removed.
     pub(crate) fn pop_front(&mut self) -> Option<(Chunk, IntervalSet)> {
         let chunk = self.chunks.pop_front()?;
-        let end = chunk.first + u64::from(chunk.count);
+        let end = chunk.end();
         let mut removed = IntervalSet::default();
         for (first, last) in self.removed.runs() {
             if first < end {
                 removed.insert(first, last.min(end - 1));
             }
         }
-        self.removed.forget_below(end);
+        self.removed.forget_below(if self.chunks.is_empty() { self.end } else { end });
         self.live -= u64::from(chunk.count) - removed.count_within(chunk.first, end - 1);
         self.shrink();
         Some((chunk, removed))
@@ -254,10 +373,69 @@ mod tests {
         assert_eq!(cold.drop_dead_front(&mut releases), None, "message 0 is left");
         cold.remove(0, 0);
         assert_eq!(cold.drop_dead_front(&mut releases), Some(3));
-        assert_eq!(releases, [Release { file: 3, bytes: 30 }]);
+        assert_eq!(releases, [Release { file: 3, bytes: 30, messages: 3 }]);
         let (front, removed) = cold.pop_front().expect("one chunk is left");
         assert_eq!((front.first, front.count), (3, 3));
         assert_eq!(removed.runs().collect::<Vec<_>>(), [(3, 4)]);
         assert_eq!(cold.live(), 0);
+    }
+    fn run(first: u64, count: u32, records: u32, file: u64) -> Chunk {
+        Chunk {
+            kind: ChunkKind::Run { records },
+            first,
+            skip: 0,
+            count,
+            bytes: records * 10,
+            file,
+            offset: 0,
+            length: 0,
+        }
+    }
+
+    #[test]
+    fn gaps_are_what_is_not_in_the_set() {
+        let mut set = IntervalSet::default();
+        set.insert(3, 4);
+        set.insert(8, 8);
+        assert_eq!(set.gaps_within(0, 9), [(0, 2), (5, 7), (9, 9)]);
+        assert_eq!(set.gaps_within(4, 8), [(5, 7)]);
+        assert_eq!(set.gaps_within(3, 4), []);
+        assert_eq!(set.gaps_within(20, 21), [(20, 21)]);
+    }
+
+    #[test]
+    fn chunks_that_moved_are_runs_and_what_is_not_found_is_lost() {
+        let mut cold = Cold::default();
+        cold.push(chunk(0, 4, 0));
+        cold.push(chunk(4, 4, 500));
+        cold.push(chunk(8, 4, 900));
+        cold.remove(1, 2);
+        let mut releases = Vec::new();
+        let lost = cold.relocate(
+            &mut |chunk| match chunk.first {
+                0 => Some(vec![run(0, 1, 1, 90), run(3, 1, 1, 90)]),
+                4 => Some(vec![run(4, 3, 3, 90)]),
+                _ => None,
+            },
+            &mut releases,
+        );
+        assert_eq!(lost, 1, "message 7");
+        assert_eq!(releases.iter().map(|release| release.messages).sum::<u64>(), 8);
+        let chunks: Vec<_> = cold.chunks().map(|chunk| (chunk.first, chunk.count, chunk.records())).collect();
+        assert_eq!(chunks, [(0, 7, 5), (8, 4, 4)]);
+        assert_eq!((cold.live(), cold.end()), (9, Some(12)));
+    }
+
+    #[test]
+    fn numbers_are_not_given_again_when_the_last_messages_are_gone() {
+        let mut cold = Cold::default();
+        cold.push(chunk(0, 4, 0));
+        cold.relocate(&mut |_| Some(vec![run(0, 2, 2, 90)]), &mut Vec::new());
+        assert_eq!(cold.end(), Some(4));
+        cold.push(chunk(4, 1, 700));
+        assert_eq!(cold.live(), 3);
+        cold.remove(4, 4);
+        cold.remove(0, 1);
+        assert_eq!(cold.drop_dead_front(&mut Vec::new()), Some(5));
     }
 }

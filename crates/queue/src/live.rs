@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::cold::Release;
 use crate::{ConsumerId, Message, Sequence};
 
 /// Below this length a ring is left alone, whatever its holes: it costs a few pages.
@@ -37,12 +38,19 @@ pub(crate) struct Slot {
     pub(crate) place: Option<Place>,
 }
 
+impl Slot {
+    /// What it needs on disk, as long as it is there.
+    pub(crate) fn release(&self) -> Option<Release> {
+        self.place.map(|place| Release { file: place.file, bytes: self.message.len() as u64, messages: 1 })
+    }
+}
+
 /// Where a message of a durable queue lies on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
     pub file: u64,
-    /// Where in it the envelope begins; properties and body follow.
+    /// Where in it the envelope begins; properties and body follow. 0 in a segment, where messages are found by their sequence.
     pub offset: u32,
 }
 
@@ -138,6 +146,20 @@ impl Live {
         let young = self.ring.range_mut(..ring_end).enumerate().filter_map(move |(index, slot)| {
             let slot = slot.as_mut()?;
             Some((Sequence(base + index as u64), slot))
+        });
+        old.chain(young)
+    }
+
+    /// Every live message from `first` to before `end`, oldest first.
+    pub(crate) fn within(&mut self, first: u64, end: u64) -> impl Iterator<Item = (Sequence, &mut Slot)> {
+        let base = self.base;
+        let index =
+            |sequence: u64| usize::try_from(sequence.saturating_sub(base)).unwrap_or(usize::MAX).min(self.ring.len());
+        let (from, to) = (index(first), index(end));
+        let old = self.stragglers.range_mut(first..end.max(first)).map(|(&sequence, slot)| (Sequence(sequence), slot));
+        let young = self.ring.range_mut(from..to.max(from)).enumerate().filter_map(move |(offset, slot)| {
+            let slot = slot.as_mut()?;
+            Some((Sequence(base + (from + offset) as u64), slot))
         });
         old.chain(young)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashMap;
+
 use crate::cold::{Chunk, Cold, Release};
 use crate::consumers::Consumers;
 use crate::live::{Live, Place, Slot, State};
@@ -233,7 +235,7 @@ impl Machine {
         let Some(slot) = self.live.remove(sequence) else { return 0 };
         let bytes = slot.message.len() as u64;
         if let Some(place) = slot.place {
-            releases.push(Release { file: place.file, bytes });
+            releases.push(Release { file: place.file, bytes, messages: 1 });
         }
         match slot.state {
             State::Ready => {
@@ -256,9 +258,9 @@ impl Machine {
         let mut bytes = 0;
         for (_, slot) in self.live.iter() {
             bytes += slot.message.len() as u64;
-            releases.extend(slot.place.map(|place| Release { file: place.file, bytes: slot.message.len() as u64 }));
+            releases.extend(slot.release());
         }
-        releases.extend(self.cold.chunks().map(|chunk| Release { file: chunk.file, bytes: u64::from(chunk.bytes) }));
+        releases.extend(self.cold.chunks().map(Chunk::release));
         bytes
     }
 
@@ -267,14 +269,21 @@ impl Machine {
     pub fn page_in(&mut self, messages: Vec<Option<Paged>>, releases: &mut Vec<Release>) -> u64 {
         let Some((chunk, removed)) = self.cold.pop_front() else { return 0 };
         let mut bytes = 0;
+        // What of the chunk is accounted for, here or by its slot.
+        let (mut seen_bytes, mut seen) = (0, 0);
         let mut messages = messages.into_iter();
         self.live.advance_to(Sequence(chunk.first));
         if self.ready == 0 && self.returned.is_empty() {
             self.cursor = self.cursor.max(self.live.next_sequence());
         }
-        for sequence in chunk.first..chunk.first + u64::from(chunk.count) {
+        for sequence in chunk.first..chunk.end() {
             debug_assert_eq!(self.live.next_sequence().0, sequence, "what is cold follows what is in memory");
-            match messages.next().flatten() {
+            let message = messages.next().flatten();
+            if let Some(Paged { message, .. }) = &message {
+                seen_bytes += message.len() as u64;
+                seen += 1;
+            }
+            match message {
                 Some(Paged { message, place }) if !removed.contains(sequence) => {
                     bytes += message.len() as u64;
                     self.ready += 1;
@@ -282,11 +291,16 @@ impl Machine {
                     self.live.push(Slot { message, state: State::Ready, redelivered, place: Some(place) });
                 }
                 Some(Paged { message, place }) => {
-                    releases.push(Release { file: place.file, bytes: message.len() as u64 });
+                    releases.push(Release { file: place.file, bytes: message.len() as u64, messages: 1 });
                     self.live.push_hole();
                 }
                 None => self.live.push_hole(),
             }
+        }
+        let unread = u64::from(chunk.records()).saturating_sub(seen);
+        if unread > 0 {
+            let bytes = u64::from(chunk.bytes).saturating_sub(seen_bytes);
+            releases.push(Release { file: chunk.file, bytes, messages: unread });
         }
         bytes
     }
@@ -322,12 +336,68 @@ impl Machine {
         self.cursor.max(self.delivered_up_to)
     }
 
-    /// A message lies elsewhere now. Answers its old place.
-    pub fn moved(&mut self, sequence: Sequence, to: Place) -> Option<Release> {
-        let slot = self.live.get_mut(sequence)?;
-        let bytes = slot.message.len() as u64;
-        let old = slot.place.replace(to)?;
-        Some(Release { file: old.file, bytes })
+    /// What lies in files for which `from` says so lies elsewhere now: in `runs`, chunks of segments, sorted, none of which goes
+    /// over the end of a cold chunk. `alive` counts the messages found in each segment. Answers how many messages are lost, because
+    /// they are cold and in no run.
+    pub fn relocate(
+        &mut self,
+        from: &dyn Fn(u64) -> bool,
+        runs: &[Chunk],
+        releases: &mut Vec<Release>,
+        alive: &mut FxHashMap<u64, u64>,
+    ) -> u64 {
+        for run in runs {
+            for (_, slot) in self.live.within(run.first, run.end()) {
+                if slot.place.is_some_and(|place| from(place.file)) {
+                    releases.extend(slot.release());
+                    slot.place = Some(Place { file: run.file, offset: 0 });
+                    // One that is held for long shall not keep a buffer that others shared with it. Those that wait do so together.
+                    if let State::Out(_) = slot.state {
+                        slot.message = slot.message.detached();
+                    }
+                    *alive.entry(run.file).or_default() += 1;
+                }
+            }
+        }
+        let mut found = |chunk: &Chunk| {
+            if !from(chunk.file) {
+                return None;
+            }
+            let start = runs.partition_point(|run| run.first < chunk.first);
+            let within: Vec<Chunk> = runs[start..].iter().take_while(|run| run.end() <= chunk.end()).copied().collect();
+            for run in &within {
+                *alive.entry(run.file).or_default() += u64::from(run.records());
+            }
+            Some(within)
+        };
+        self.relocate_cold(&mut found, releases)
+    }
+
+    /// Lets go of cold chunks of which nothing is alive, wherever they are: after a recovery, before anybody counts.
+    pub fn forget_dead_chunks(&mut self) {
+        let removed = self.cold.removed().clone();
+        let dead = |chunk: &Chunk| removed.count_within(chunk.first, chunk.end() - 1) == u64::from(chunk.count);
+        self.relocate_cold(&mut |chunk| dead(chunk).then(Vec::new), &mut Vec::new());
+    }
+
+    fn relocate_cold(
+        &mut self,
+        found: &mut dyn FnMut(&Chunk) -> Option<Vec<Chunk>>,
+        releases: &mut Vec<Release>,
+    ) -> u64 {
+        let Some(end) = self.cold.end() else { return 0 };
+        let lost = self.cold.relocate(found, releases);
+        if self.cold.is_empty() {
+            self.live.advance_to(Sequence(end));
+            self.cursor = self.cursor.max(self.live.next_sequence());
+        }
+        lost
+    }
+
+    /// What is alive of a cold chunk, as intervals.
+    #[must_use]
+    pub fn cold_alive(&self, chunk: &Chunk) -> Vec<(u64, u64)> {
+        self.cold.removed().gaps_within(chunk.first, chunk.end() - 1)
     }
 
     // ---- leader-local state -----------------------------------------------------------------------------------------

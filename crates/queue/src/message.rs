@@ -56,6 +56,12 @@ impl Message {
         }
     }
 
+    /// The same message in a buffer of its own: for one that stays while those around it go.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self { data: Bytes::copy_from_slice(&self.data), ..*self }
+    }
+
     /// Exchange and routing key, as two adjacent short strings.
     #[must_use]
     pub fn envelope(&self) -> &[u8] {

@@ -115,6 +115,8 @@ fn settings(config: &Config) -> Settings {
         initial_frame_max: config.initial_frame_max_bytes,
         max_message_bytes: config.max_message_bytes,
         memory_high_watermark_bytes: config.memory_watermark.limit_bytes(total_memory_bytes),
+        log_file_bytes: config.log_file_bytes,
+        log_budget_bytes: config.log_budget_bytes,
         body_budget_bytes: config.body_budget.limit_bytes(total_memory_bytes),
         disk_free_limit_bytes: config.disk_free_limit.bytes(total_memory_bytes),
         begins_empty: config.load_definitions.is_some(),

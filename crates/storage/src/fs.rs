@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 
 /// Directories and names.
 pub trait FileSystem: Send + Sync {
@@ -55,12 +55,18 @@ pub trait File: Send + Sync {
     /// once halves the cost of each later sync: the file system has no extent to convert (`docs/formats.md`). Durable after
     /// [`File::sync`].
     fn preallocate(&self, size: u64) -> io::Result<()>;
+    /// Makes the file at least so long, with its blocks allocated as far as the file system can: for one that is written only once.
+    /// Durable after [`File::sync`].
+    fn allocate(&self, size: u64) -> io::Result<()>;
     /// Writes all buffers one after the other from an offset. After an error any part may have been written.
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Reads until the buffer is full or the file ends; returns the bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Makes contents and size durable (fdatasync).
     fn sync(&self) -> io::Result<()>;
+    /// What is synced need not stay in the page cache: it will be written over, not read. Beside the memory that is a matter of writing:
+    /// a large folio that was cached is dirtied, and counted, as a whole by any small write into it.
+    fn forget_cached(&self) {}
 }
 
 /// The real file system.
@@ -142,14 +148,8 @@ impl File for DiskFile {
 
     fn preallocate(&self, size: u64) -> io::Result<()> {
         let mut at = self.size()?;
-        if at >= size {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, size - at) {
-            // Some file systems cannot; the zeros below allocate as well.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Where that cannot be done, the zeros below allocate as well.
+        self.allocate(size)?;
         let zeros = vec![0; ZEROS_BYTES];
         while at < size {
             let length = usize::try_from(size - at).map_or(ZEROS_BYTES, |left| left.min(ZEROS_BYTES));
@@ -157,6 +157,17 @@ impl File for DiskFile {
             at += length as u64;
         }
         Ok(())
+    }
+
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        let at = self.size()?;
+        if at >= size {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, size - at) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => self.0.set_len(size),
+            other => Ok(other?),
+        }
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
@@ -195,6 +206,11 @@ impl File for DiskFile {
             }
         }
         Ok(filled)
+    }
+
+    fn forget_cached(&self) {
+        // Advice: it may fail without harm.
+        let _ = rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed);
     }
 
     fn sync(&self) -> io::Result<()> {

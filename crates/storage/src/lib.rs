@@ -69,7 +69,7 @@ pub use log::{
     Admission, Completion, Entry, GroupStatus, Log, LogOptions, LogThreads, LogUsage, Operation, Placed, Recovered,
     StoredEntry, Submission, TornTail, Turn, Verify, Writer, Written,
 };
-pub use segment::{Message, Run, SegmentOptions, Segments, SegmentsRecovered, Survivor};
+pub use segment::{Alive, HEAD_BYTES, Message, RUN_BYTES, Run, SegmentOptions, Segments, SegmentsRecovered, Survivor};
 pub use sim_fs::{SECTOR_BYTES, SimFault, SimFs};
 pub use sim_rng::SimRng;
 pub use slow_sync::SlowSync;

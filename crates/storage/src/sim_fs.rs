@@ -472,6 +472,10 @@ impl File for SimFile {
         })
     }
 
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        self.preallocate(size)
+    }
+
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.with(|disk| {
             disk.spend_power()?;

@@ -83,6 +83,14 @@ impl File for SlowFile {
         self.file.preallocate(size)
     }
 
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        self.file.allocate(size)
+    }
+
+    fn forget_cached(&self) {
+        self.file.forget_cached();
+    }
+
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.file.write_at(buffers, offset)
     }

@@ -15,8 +15,8 @@ use std::{
 use bytes::Bytes;
 use common::{Event, Events, append, small_options, submission};
 use warrenmq_storage::{
-    FileKind, FileNumber, GroupId, Index, Interval, Location, Operation, QueueKey, Run, SegmentNumber, SegmentOptions,
-    SimFs, SimRng, StorageError, Store, StoreOptions, Term, Writer,
+    Alive, FileKind, FileNumber, GroupId, HEAD_BYTES, Index, Interval, Location, Operation, QueueKey, Run,
+    SegmentNumber, SegmentOptions, SimFs, SimRng, StorageError, Store, StoreOptions, Survivor, Term, Writer,
 };
 
 const GROUP: GroupId = GroupId(1);
@@ -93,8 +93,10 @@ impl Shard {
         intervals
     }
 
-    fn move_to(&mut self, store: &Store, runs: &[Run], candidates: &BTreeSet<(u64, u64)>) -> Result<(), StorageError> {
+    fn move_to(&mut self, store: &Store, runs: &[Run], candidates: &BTreeSet<(u64, u64)>) {
+        let mut alive: BTreeMap<SegmentNumber, u64> = BTreeMap::new();
         for run in runs {
+            alive.entry(run.segment).or_default();
             for (key, place) in self.live.range_mut((run.queue.0, run.first)..=(run.queue.0, run.last)) {
                 if !candidates.contains(key) {
                     continue;
@@ -103,9 +105,10 @@ impl Shard {
                     store.log.release(log_file(old), needed(old));
                 }
                 *place = Place::Segment(run.segment);
+                *alive.get_mut(&run.segment).unwrap() += 1;
             }
         }
-        store.segments.adopt(runs, &mut |queue| self.in_segments(queue))
+        store.segments.adopt(alive);
     }
 
     fn snapshot(&self) -> Bytes {
@@ -174,6 +177,11 @@ impl Shard {
     }
 }
 
+/// What every third message has in front of its body in a segment.
+fn head(sequence: u64) -> Option<[u8; HEAD_BYTES]> {
+    (sequence % 3 == 0).then_some([sequence as u8; HEAD_BYTES])
+}
+
 fn log_file(location: Location) -> FileNumber {
     let FileKind::Log(file) = location.file.kind() else { panic!("not in the log: {location:?}") };
     file
@@ -224,14 +232,19 @@ impl Run_ {
         assert!(expected.keys().eq(shard.live.keys()), "{:?} {:?}", expected.keys(), shard.live.keys());
         for (&(queue, sequence), body) in expected {
             let found = match shard.live[&(queue, sequence)] {
-                Place::Log(location) => store.log.read(location).unwrap(),
+                Place::Log(location) => store.log.read(location).unwrap().to_vec(),
                 Place::Segment(segment) => {
                     let location = store.segments.find(GROUP, QueueKey(queue), sequence).unwrap().unwrap();
                     assert!(matches!(location.file.kind(), FileKind::Segment(_)), "{segment}");
-                    store.segments.read(location).unwrap().body
+                    let body = store.segments.read(location).unwrap().body;
+                    let head = head(sequence).map_or(0, |head| {
+                        assert!(body.starts_with(&head), "{queue}/{sequence}");
+                        head.len()
+                    });
+                    body.slice(head..).to_vec()
                 }
             };
-            assert_eq!(found, body, "{queue}/{sequence}");
+            assert_eq!(found, &body[..], "{queue}/{sequence}");
         }
         for queue in 1..=QUEUES {
             let messages = store.segments.read_queue(GROUP, QueueKey(queue), 0, u64::MAX).unwrap();
@@ -312,31 +325,40 @@ impl Run_ {
             if let Some(files) = store.log.copy_out_due(None) {
                 let survivors = shard.live.iter().filter_map(|(&(queue, sequence), place)| match *place {
                     Place::Log(location) if files.contains(&log_file(location)) => {
-                        Some(warrenmq_storage::Survivor { queue: QueueKey(queue), sequence, location })
+                        let (queue, starts_run) = (QueueKey(queue), sequence % 5 == 0);
+                        Some(Survivor { queue, sequence, location, head: head(sequence), starts_run })
                     }
                     _ => None,
                 });
                 let survivors: Vec<_> = survivors.collect();
-                let keys = survivors.iter().map(|survivor| (survivor.queue.0, survivor.sequence)).collect();
+                let keys: BTreeSet<_> =
+                    survivors.iter().map(|survivor| (survivor.queue.0, survivor.sequence)).collect();
                 self.copied += survivors.len() as u64;
                 let runs = store.segments.copy_out(&store.log, GROUP, survivors)?;
+                let inner =
+                    |run: &Run| (run.first + 1..=run.last).any(|at| at % 5 == 0 && keys.contains(&(run.queue.0, at)));
+                assert!(!runs.iter().any(inner), "no run goes over the start of one: {runs:?}");
                 // Life goes on while the copy is made.
                 self.submit(store);
                 writer.turn();
                 self.take_events(store, shard, events);
-                shard.move_to(store, &runs, &keys)?;
+                shard.move_to(store, &runs, &keys);
             }
-            let due = store.segments.rewrite_due(GROUP);
+            let due: Vec<_> = store.segments.rewrite_due(GROUP).into_iter().map(|(segment, _)| segment).collect();
             if !due.is_empty() && self.rng.one_in(2) {
                 let in_due = |place: &Place| matches!(place, Place::Segment(segment) if due.contains(segment));
                 let keys = shard.live.iter().filter(|(_, place)| in_due(place)).map(|(key, _)| *key).collect();
                 let runs = store.segments.rewrite(GROUP, &due, &mut |queue| {
                     let all = shard.live.range((queue.0, 0)..=(queue.0, u64::MAX));
                     let inside = all.filter(|(_, place)| in_due(place));
-                    inside.map(|(&(_, sequence), _)| Interval { first: sequence, last: sequence }).collect()
+                    let sequences: Vec<u64> = inside.map(|(&(_, sequence), _)| sequence).collect();
+                    Alive {
+                        intervals: sequences.iter().map(|&first| Interval { first, last: first }).collect(),
+                        starts: sequences.into_iter().filter(|sequence| sequence % 5 == 0).collect(),
+                    }
                 })?;
                 self.rewritten += 1;
-                shard.move_to(store, &runs, &keys)?;
+                shard.move_to(store, &runs, &keys);
             }
         }
         Ok(())

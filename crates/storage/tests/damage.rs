@@ -52,6 +52,8 @@ fn make(idle: bool) -> (Files, Model) {
             queue: QueueKey(index.0 % 3),
             sequence: index.0,
             location,
+            head: None,
+            starts_run: false,
         });
         survivors.extend(all);
     }

@@ -175,9 +175,41 @@ fn a_submission_that_leaves_a_gap_is_refused_alone() {
     let mut opened = open(&fs, small_options());
     let error = opened.write(submission(1, 1, vec![append(2, 1, "gap")])).unwrap_err();
     assert!(matches!(error, StorageError::OutOfOrder { .. }), "{error}");
-    let error = opened.write(submission(2, 1, vec![append(1, 1, vec![0; 64 << 10])])).unwrap_err();
-    assert!(matches!(error, StorageError::TooLarge { .. }), "{error}");
-    opened.write(submission(3, 1, vec![append(1, 1, "fine")])).unwrap();
+    opened.write(submission(2, 1, vec![append(1, 1, "fine")])).unwrap();
+}
+
+#[test]
+fn an_entry_larger_than_a_file_gets_a_file_of_its_own_and_waits_for_space() {
+    const GROUP: GroupId = GroupId(1);
+    let fs = SimFs::new(8);
+    let options = small_options();
+    let mut opened = open(&fs, options.clone());
+    opened.log.accounting_complete();
+    let large = vec![7; 3 * options.file_bytes as usize];
+    fs.set_capacity(fs.used_bytes() + u64::from(options.file_bytes));
+    let error = opened.write(submission(1, 1, vec![append(1, 1, large.clone())])).unwrap_err();
+    assert!(error.is_full(), "{error}");
+    fs.set_capacity(u64::MAX);
+    opened.log.resume(GROUP);
+    let placed = opened.write(submission(1, 2, vec![append(1, 1, large.clone())])).unwrap();
+    assert_eq!(opened.log.read(placed[0].1).unwrap(), large);
+    opened.write(submission(1, 3, vec![append(2, 1, "small")])).unwrap();
+    drop(opened);
+    fs.lose_power();
+    let mut opened = open(&fs, options.clone());
+    let entries = opened.log.entries(GROUP, Index(1), u64::MAX).unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.payload.len()).collect::<Vec<_>>(), [large.len(), 5]);
+    // It leaves like any other file, and is not kept.
+    opened.log.accounting_complete();
+    for index in 3..60u64 {
+        opened.write(submission(1, 2 * index, vec![append(index, 1, vec![1; 2000])])).unwrap();
+        let compact = Operation::CompactTo { index: Index(index), term: Term(1) };
+        opened.write(submission(1, 2 * index + 1, vec![compact])).unwrap();
+        opened.log.maintain().unwrap();
+        opened.writer.turn();
+        opened.events.take();
+    }
+    assert!(opened.log.usage().disk_bytes < 5 * u64::from(options.file_bytes), "{:?}", opened.log.usage());
 }
 
 /// One message is never consumed, four megabytes pass through the same log.
@@ -210,9 +242,10 @@ fn one_old_message_pins_one_record_not_the_log() {
         if let (Some(files), Some((file, location))) = (opened.log.copy_out_due(None), old)
             && files.contains(&file)
         {
-            let survivor = Survivor { queue: QueueKey(1), sequence: 1, location };
+            let queue = QueueKey(1);
+            let survivor = Survivor { queue, sequence: 1, location, head: None, starts_run: false };
             let runs = segments.copy_out(&opened.log, GROUP, vec![survivor]).unwrap();
-            segments.adopt(&runs, &mut |_| vec![warrenmq_storage::Interval { first: 1, last: 1 }]).unwrap();
+            segments.adopt([(runs[0].segment, 1)]);
             opened.log.release(file, 2000);
             segment = Some(runs[0].segment);
             old = None;

@@ -232,7 +232,12 @@ fn operation(rng: &mut SimRng, model: &Model, term: &mut u64) -> Operation {
 }
 
 fn entry(rng: &mut SimRng, index: Index, term: u64) -> Operation {
-    let length = if rng.one_in(5) { rng.below(3000) } else { rng.below(200) };
+    let length = match rng.below(40) {
+        // Larger than a file of the log.
+        0 => (32 << 10) + rng.below(20 << 10),
+        1..8 => rng.below(3000),
+        _ => rng.below(200),
+    };
     let seed = rng.next_u64();
     let payload: Vec<u8> = (0..length).map(|at| (seed >> (at % 57)) as u8).collect();
     Operation::Append(Entry { index, term: Term(term), tag: seed as u8, payload: payload.into() })

@@ -16,7 +16,6 @@ use super::session::Session;
 use super::staging::{OWN_BUFFER_BYTES, OpenRecord, Record};
 use super::transaction::HeldPublish;
 use crate::auth::{Permission, Resource, Tag};
-use crate::durable::entry;
 use crate::topology::{ExchangeKind, HeaderSource, HeaderValue};
 
 /// Property flags (AMQP 0-9-1 section 4.2.6.1) of what must be looked at before a message is routed.
@@ -194,12 +193,6 @@ impl Session {
     fn publish_record(&mut self, number: u16, mut record: Record) -> Result<(), Fault> {
         self.address_request(number, &mut record)?;
         let route = self.route_record(&mut record)?;
-        let size = record.bytes.len();
-        if size > entry::MAX_MESSAGE_BYTES && route.shards.iter().any(|&(shard, _)| self.broker.is_durable(shard)) {
-            let max = entry::MAX_MESSAGE_BYTES;
-            let text = format!("message size {size} is larger than a durable queue takes ({max})");
-            return Err(Exception::new(ReplyCode::PreconditionFailed, text, MethodId::BASIC_PUBLISH).into());
-        }
         let channel = self.open(number);
         let mandatory = channel.incoming.mandatory;
         if channel.transaction.is_some() {

@@ -20,8 +20,6 @@ const FORMAT: u8 = 1;
 const LENGTH_BYTES: usize = 4;
 /// An entry is closed when it has this many bytes of messages, so that no single one holds up the disk for long.
 pub(crate) const ENTRY_BYTES: usize = 1024 * 1024;
-/// The largest message that a durable queue takes: half a log file, less what surrounds it.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 31 * 1024 * 1024;
 
 const ENQUEUE: u8 = 1;
 const REMOVE: u8 = 2;

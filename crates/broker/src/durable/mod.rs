@@ -7,15 +7,19 @@
 //! the next entry.
 //!
 //! [`entry`] is the format of entries, [`snapshot`] that of the state which lets the log forget them, [`task`] the task,
-//! [`recovery`] what happens at a start.
+//! [`recovery`] what happens at a start, [`keeper`] what decides which files go, and [`moving`] how messages leave them.
 
 pub(crate) mod entry;
+mod keeper;
+mod moving;
 mod reader;
 mod recovery;
 mod snapshot;
 mod task;
 mod varint;
 
-pub(crate) use reader::read_chunk;
-pub(crate) use recovery::recover;
+pub(crate) use keeper::LogKeeper;
+pub(crate) use moving::{Files, Guard, Moved};
+pub(crate) use reader::Reader;
+pub(crate) use recovery::{Recovered, recover};
 pub(crate) use task::DurableShardTask;

@@ -2,51 +2,144 @@
 
 use bytes::Bytes;
 use queue::{Chunk, ChunkKind, MessageRef, Paged, Place, QueueId};
-use storage::{FileId, Location, Log};
+use storage::{FileId, GroupId, HEAD_BYTES, Location, Log, QueueKey, Segments, StorageError};
 
 use super::entry::{self, Logged};
 
-/// Reads what a chunk holds for a queue, in order. What cannot be read is lost: it is reported, once, with file and place, and stands
-/// as `None`.
-pub(crate) fn read_chunk(log: &Log, queue: QueueId, chunk: &Chunk) -> Vec<Option<Paged>> {
-    let location = Location { file: FileId::from_raw(chunk.file), offset: chunk.offset, length: chunk.length };
-    let messages = match log.read(location) {
-        Ok(bytes) => messages(queue, chunk, &bytes),
-        Err(error) => {
-            tracing::error!(?queue, ?location, count = chunk.count, %error, "messages cannot be read: they are lost");
-            None
-        }
-    };
-    messages.unwrap_or_else(|| vec![None; chunk.count as usize])
+/// A segment can be rewritten while it is looked for, and the new one, too; not many times within one look.
+const MAX_REWRITES: u32 = 16;
+/// Messages are copied out of what was read when they are less than one part in so many of it, so that few do not keep much.
+const SMALL_PART: usize = 4;
+
+/// Reads for one durable shard.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    log: Log,
+    segments: Segments,
+    group: GroupId,
 }
 
-fn messages(queue: QueueId, chunk: &Chunk, bytes: &Bytes) -> Option<Vec<Option<Paged>>> {
-    let paged = |message: &MessageRef| {
-        let place = Place { file: chunk.file, offset: chunk.offset + message.start };
-        message.resolve(std::slice::from_ref(bytes)).map(|message| Paged { message, place })
-    };
+impl Reader {
+    pub(crate) fn new(log: Log, segments: Segments, group: GroupId) -> Self {
+        Self { log, segments, group }
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    pub(crate) fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Reads what a chunk holds for a queue, in order: one for each of its numbers. What cannot be read is lost: it is reported, once,
+    /// with file and place, and stands as `None`; so does what has no record.
+    pub(crate) fn read_chunk(&self, queue: QueueId, chunk: &Chunk) -> Vec<Option<Paged>> {
+        let lost = || vec![None; chunk.count as usize];
+        if let ChunkKind::Run { .. } = chunk.kind {
+            return self.read_run(queue, chunk);
+        }
+        let bytes = match self.log.read(location(chunk)) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(?queue, ?chunk, %error, "messages cannot be read: they are lost");
+                return lost();
+            }
+        };
+        let Some(messages) = messages_of(queue, chunk, &bytes) else { return lost() };
+        let wanted: usize = messages.iter().map(|message| message.len as usize).sum();
+        let few = wanted < bytes.len() / SMALL_PART;
+        messages
+            .iter()
+            .map(|reference| {
+                let message = reference.resolve(std::slice::from_ref(&bytes))?;
+                let place = Place { file: chunk.file, offset: chunk.offset + reference.start };
+                Some(Paged { message: if few { message.detached() } else { message }, place })
+            })
+            .collect()
+    }
+
+    fn read_run(&self, queue: QueueId, chunk: &Chunk) -> Vec<Option<Paged>> {
+        let mut found = vec![None; chunk.count as usize];
+        let (mut next, mut rewrites) = (chunk.first, 0);
+        while next < chunk.end() {
+            let read = self.segments.read_queue(self.group, QueueKey(queue.0), next, u64::from(chunk.bytes));
+            let messages = match read {
+                Ok(messages) => messages,
+                Err(StorageError::Gone { .. }) if rewrites < MAX_REWRITES => {
+                    rewrites += 1;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(?queue, ?chunk, from = next, %error, "messages cannot be read: they are lost");
+                    break;
+                }
+            };
+            let Some(last) = messages.last() else { break };
+            next = last.sequence.saturating_add(1);
+            for message in messages {
+                let index = usize::try_from(message.sequence - chunk.first).ok();
+                let Some(slot) = index.and_then(|index| found.get_mut(index)) else { break };
+                let Some(reference) = split(&message.body) else {
+                    tracing::error!(
+                        ?queue,
+                        sequence = message.sequence,
+                        "a message in a segment is too short: it is lost"
+                    );
+                    continue;
+                };
+                let place = Place { file: chunk.file, offset: 0 };
+                *slot = reference.resolve(&[message.body]).map(|message| Paged { message, place });
+            }
+        }
+        found
+    }
+}
+
+/// Where a chunk of the log lies.
+pub(super) fn location(chunk: &Chunk) -> Location {
+    Location { file: FileId::from_raw(chunk.file), offset: chunk.offset, length: chunk.length }
+}
+
+/// The messages of a chunk of the log within its bytes, in order. `None`, and an error is logged: it is not what the queue has of it.
+pub(super) fn messages_of(queue: QueueId, chunk: &Chunk, bytes: &Bytes) -> Option<Vec<MessageRef>> {
     if let ChunkKind::Message { envelope_bytes, properties_bytes } = chunk.kind {
-        let message = MessageRef { buffer: 0, start: 0, len: chunk.length, envelope_bytes, properties_bytes };
-        return Some(vec![paged(&message)]);
+        return Some(vec![MessageRef { buffer: 0, start: 0, len: chunk.length, envelope_bytes, properties_bytes }]);
     }
     let Some(ops) = entry::decode(bytes) else {
         tracing::error!(?queue, ?chunk, "a log entry cannot be decoded: its messages are lost");
         return None;
     };
-    let mut messages = Vec::with_capacity(chunk.count as usize);
-    for op in ops {
-        if let Logged::Enqueue { targets, message } = op
-            && targets.contains(&queue)
-        {
-            messages.push(paged(&message));
-        }
-    }
     let (skip, count) = (chunk.skip as usize, chunk.count as usize);
-    if messages.len() < skip + count {
+    let of_queue = ops.into_iter().filter_map(|op| match op {
+        Logged::Enqueue { targets, message } if targets.contains(&queue) => Some(message),
+        _ => None,
+    });
+    let messages: Vec<MessageRef> = of_queue.skip(skip).take(count).collect();
+    if messages.len() < count {
         tracing::error!(?queue, ?chunk, found = messages.len(), "a log entry has not what the queue has of it");
         return None;
     }
-    messages.truncate(skip + count);
-    messages.drain(..skip);
     Some(messages)
+}
+
+/// What is put before a message in a segment: the lengths of its envelope and properties.
+pub(super) fn head(envelope_bytes: u16, properties_bytes: u32) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..2].copy_from_slice(&envelope_bytes.to_le_bytes());
+    head[2..].copy_from_slice(&properties_bytes.to_le_bytes());
+    head
+}
+
+/// Where the message is in a segment's record.
+fn split(record: &[u8]) -> Option<MessageRef> {
+    let (head, message) = record.split_first_chunk::<HEAD_BYTES>()?;
+    let [a, b, rest @ ..] = *head;
+    let (envelope_bytes, properties_bytes) = (u16::from_le_bytes([a, b]), u32::from_le_bytes(rest));
+    let (start, len) = (u32::try_from(HEAD_BYTES).ok()?, u32::try_from(message.len()).ok()?);
+    Some(MessageRef { buffer: 0, start, len, envelope_bytes, properties_bytes })
 }

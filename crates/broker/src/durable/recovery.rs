@@ -2,9 +2,12 @@
 
 use queue::{Chunk, ChunkKind, Machine, QueueId, Settings, Shard};
 use rustc_hash::FxHashMap;
-use storage::{Index, Log, StorageError};
+use storage::{
+    FileId, FileKind, FileNumber, GroupId, Index, Interval, QueueKey, RUN_BYTES, Run, SegmentNumber, StorageError,
+};
 
 use super::entry::{self, Logged};
+use super::moving::chunk_of_run;
 use super::snapshot;
 use crate::store::{Store, shard_group};
 
@@ -48,7 +51,11 @@ pub(crate) fn recover(
             apply(&mut shard, &stored)?;
         }
     }
-    retain(log, &shard);
+    for queue in shard.queues().map(|(queue, _)| queue).collect::<Vec<_>>() {
+        shard.queue_mut(queue).expect("just listed").forget_dead_chunks();
+    }
+    locate(store, group, &mut shard)?;
+    account(store, group, &shard);
     Ok(Recovered { shard, last, bytes_since_snapshot: bytes })
 }
 
@@ -130,17 +137,134 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
     Ok(())
 }
 
-/// Tells the log which of its bytes are needed.
-fn retain(log: &Log, shard: &Shard) {
-    let mut files: FxHashMap<u64, u64> = FxHashMap::default();
-    for (_, machine) in shard.queues() {
-        for chunk in machine.cold_chunks() {
-            *files.entry(chunk.file).or_default() += u64::from(chunk.bytes);
+/// Finds messages whose file is gone: they were copied into a segment, or to another one, after the snapshot was made. Comes after
+/// the replay, which says what of them is alive.
+///
+/// # Errors
+/// Messages that are nowhere, unless that is accepted.
+fn locate(store: &Store, group: GroupId, shard: &mut Shard) -> Result<(), StorageError> {
+    let (oldest, segments) = (store.log().oldest_file(), store.segments());
+    let gone = |file: u64| match FileId::from_raw(file).kind() {
+        FileKind::Log(file) => file < oldest,
+        FileKind::Segment(segment) => !segments.has(group, segment),
+    };
+    let mut wanted: FxHashMap<QueueKey, Vec<Interval>> = FxHashMap::default();
+    for (queue, machine) in shard.queues() {
+        for chunk in machine.cold_chunks().filter(|chunk| gone(chunk.file)) {
+            let alive = machine.cold_alive(chunk).into_iter().map(|(first, last)| Interval { first, last });
+            wanted.entry(QueueKey(queue.0)).or_default().extend(alive);
         }
     }
-    for (file, bytes) in files {
-        if let storage::FileKind::Log(file) = storage::FileId::from_raw(file).kind() {
-            log.retain(file, bytes);
+    let mut found: FxHashMap<QueueKey, Vec<Chunk>> = FxHashMap::default();
+    for segment in if wanted.is_empty() { Vec::new() } else { segments.of_group(group) } {
+        for run in segments.index(segment)?.runs {
+            if let Some(wanted) = wanted.get_mut(&run.queue) {
+                let bytes = u64::from(run.end.saturating_sub(run.points.first().map_or(0, |&(_, offset)| offset)));
+                let each = bytes.div_ceil(run.count().max(1));
+                for interval in take_common(wanted, &run.intervals) {
+                    found.entry(run.queue).or_default().extend(runs_of(run.queue, segment, interval, each));
+                }
+            }
         }
+    }
+    for queue in wanted.into_keys() {
+        let mut runs = found.remove(&queue).unwrap_or_default();
+        runs.sort_unstable_by_key(|run| run.first);
+        let machine = shard.queue_mut(QueueId(queue.0)).expect("found above");
+        let lost = machine.relocate(&gone, &runs, &mut Vec::new(), &mut FxHashMap::default());
+        if lost > 0 {
+            let lost = format!("{lost} messages of queue {queue}: they are neither in the log nor in a segment");
+            let damaged = StorageError::damaged(store.dir().join("segments"), 0, lost);
+            if !store.accepts_damage() {
+                return Err(damaged);
+            }
+            tracing::error!(error = %damaged, "started without messages");
+        }
+    }
+    Ok(())
+}
+
+/// A part of a segment as chunks of a size that is brought back at once. `each` is how many bytes a message has, about.
+fn runs_of(queue: QueueKey, segment: SegmentNumber, interval: Interval, each: u64) -> Vec<Chunk> {
+    let step = (RUN_BYTES / each.max(1)).clamp(1, u64::from(u32::MAX));
+    let mut runs = Vec::new();
+    let mut first = interval.first;
+    loop {
+        let last = interval.last.min(first.saturating_add(step - 1));
+        let count = last - first + 1;
+        runs.extend(chunk_of_run(&Run { queue, first, last, count, bytes: (count * each).min(RUN_BYTES), segment }));
+        if last == interval.last {
+            return runs;
+        }
+        first = last + 1;
+    }
+}
+
+/// What two sorted, disjoint lists have in common; the first one keeps the rest.
+fn take_common(wanted: &mut Vec<Interval>, have: &[Interval]) -> Vec<Interval> {
+    let (mut common, mut rest) = (Vec::new(), Vec::with_capacity(wanted.len()));
+    let mut at = 0;
+    for mut interval in wanted.drain(..) {
+        while have.get(at).is_some_and(|have| have.last < interval.first) {
+            at += 1;
+        }
+        let mut left = true;
+        for have in have[at..].iter().take_while(|have| have.first <= interval.last) {
+            if interval.first < have.first {
+                rest.push(Interval { first: interval.first, last: have.first - 1 });
+            }
+            let last = interval.last.min(have.last);
+            common.push(Interval { first: interval.first.max(have.first), last });
+            left = last < interval.last;
+            interval.first = last.saturating_add(1);
+        }
+        if left {
+            rest.push(interval);
+        }
+    }
+    *wanted = rest;
+    common
+}
+
+/// Tells the log and the segments what of theirs is needed.
+fn account(store: &Store, group: GroupId, shard: &Shard) {
+    let mut in_log: FxHashMap<FileNumber, u64> = FxHashMap::default();
+    let mut in_segments: FxHashMap<SegmentNumber, u64> =
+        store.segments().of_group(group).into_iter().map(|segment| (segment, 0)).collect();
+    for chunk in shard.queues().flat_map(|(_, machine)| machine.cold_chunks()) {
+        match FileId::from_raw(chunk.file).kind() {
+            FileKind::Log(file) => *in_log.entry(file).or_default() += u64::from(chunk.bytes),
+            FileKind::Segment(segment) => *in_segments.entry(segment).or_default() += u64::from(chunk.records()),
+        }
+    }
+    in_log.into_iter().for_each(|(file, bytes)| store.log().retain(file, bytes));
+    store.segments().adopt(in_segments);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intervals(list: &[(u64, u64)]) -> Vec<Interval> {
+        list.iter().map(|&(first, last)| Interval { first, last }).collect()
+    }
+
+    #[test]
+    fn what_is_found_is_taken_once_and_the_rest_stays_wanted() {
+        let mut wanted = intervals(&[(0, 9), (20, 29), (40, 40)]);
+        let common = take_common(&mut wanted, &intervals(&[(2, 3), (5, 22), (40, 99)]));
+        assert_eq!(common, intervals(&[(2, 3), (5, 9), (20, 22), (40, 40)]));
+        assert_eq!(wanted, intervals(&[(0, 1), (4, 4), (23, 29)]));
+        assert_eq!(take_common(&mut wanted, &intervals(&[(0, u64::MAX)])), intervals(&[(0, 1), (4, 4), (23, 29)]));
+        assert!(wanted.is_empty());
+    }
+
+    #[test]
+    fn a_part_of_a_segment_is_cut_into_chunks_that_follow_each_other() {
+        let runs = runs_of(QueueKey(1), SegmentNumber(1), Interval { first: 5, last: 1504 }, 1024);
+        assert_eq!(
+            runs.iter().map(|run| (run.first, run.count)).collect::<Vec<_>>(),
+            [(5, 512), (517, 512), (1029, 476)]
+        );
     }
 }

@@ -5,10 +5,10 @@
 //! │ magic "WMQSHARD"  │ u32 format │ u64 applied  │ queues          │ u32 CRC32C   │
 //! └───────────────────┴────────────┴──────────────┴─────────────────┴──────────────┘
 //! queue = id, next sequence, handed out up to, chunks, removed runs     (varints; chunks and runs with their count in front)
-//! chunk = kind (0 entry, 1 message), first (less the end of the one before), skip, count, bytes, file, offset, length,
-//!         and for a message its envelope and properties lengths
+//! chunk = kind (0 entry, 1 message, 2 run), first (less the end of the one before), skip, count, bytes, file, offset, length,
+//!         for a message its envelope and properties lengths, for a run its records
 //! ```
-//! A message in memory is written as a chunk of its own. The file is written aside, synced and renamed, so it is whole or not there.
+//! A message in memory is written as a chunk of its own. Version 1 had no runs. The file is written aside, synced and renamed, so it is whole or not there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,16 @@ use std::path::{Path, PathBuf};
 use queue::{Chunk, ChunkKind, Machine, QueueId, Sequence, Settings, Shard};
 use storage::{FileSystem, StorageError};
 
+use super::moving::chunk_of;
 use super::varint;
 
 const MAGIC: &[u8; 8] = b"WMQSHARD";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+const OLDEST_FORMAT: u32 = 1;
+
+const ENTRY: u8 = 0;
+const MESSAGE: u8 = 1;
+const RUN: u8 = 2;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CRC_BYTES: usize = 4;
 
@@ -62,24 +68,15 @@ fn encode_queue(out: &mut Vec<u8>, id: QueueId, machine: &Machine) {
     for number in [id.0, machine.next_sequence().0, machine.handed_out_up_to().0] {
         varint::put(out, number);
     }
-    let in_memory = machine.messages().filter_map(|(sequence, message, place)| {
-        let place = place?;
-        let bytes = u32::try_from(message.len()).expect("messages are limited to less than 4 GiB");
-        Some(Chunk {
-            kind: ChunkKind::Message {
-                envelope_bytes: u16::try_from(message.envelope().len()).expect("two short strings"),
-                properties_bytes: u32::try_from(message.properties().len()).expect("properties fit a frame"),
-            },
-            first: sequence.0,
-            skip: 0,
-            count: 1,
-            bytes,
-            file: place.file,
-            offset: place.offset,
-            length: bytes,
-        })
-    });
-    let chunks: Vec<Chunk> = in_memory.chain(machine.cold_chunks().copied()).collect();
+    let in_memory =
+        machine.messages().filter_map(|(sequence, message, place)| Some(chunk_of(sequence, message, place?)));
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for chunk in in_memory.chain(machine.cold_chunks().copied()) {
+        let follows = chunks.last().is_some_and(|last| last.end() == chunk.first);
+        if !follows || !chunks.last_mut().is_some_and(|last| last.absorb(&chunk)) {
+            chunks.push(chunk);
+        }
+    }
     varint::put(out, chunks.len() as u64);
     let mut end = 0;
     for chunk in &chunks {
@@ -95,7 +92,11 @@ fn encode_queue(out: &mut Vec<u8>, id: QueueId, machine: &Machine) {
 }
 
 fn encode_chunk(out: &mut Vec<u8>, chunk: &Chunk, end: u64) {
-    out.push(u8::from(chunk.kind != ChunkKind::Entry));
+    out.push(match chunk.kind {
+        ChunkKind::Entry => ENTRY,
+        ChunkKind::Message { .. } => MESSAGE,
+        ChunkKind::Run { .. } => RUN,
+    });
     varint::put(out, chunk.first - end);
     for number in [chunk.skip, chunk.count, chunk.bytes] {
         varint::put(out, u64::from(number));
@@ -103,9 +104,13 @@ fn encode_chunk(out: &mut Vec<u8>, chunk: &Chunk, end: u64) {
     varint::put(out, chunk.file);
     varint::put(out, u64::from(chunk.offset));
     varint::put(out, u64::from(chunk.length));
-    if let ChunkKind::Message { envelope_bytes, properties_bytes } = chunk.kind {
-        varint::put(out, u64::from(envelope_bytes));
-        varint::put(out, u64::from(properties_bytes));
+    match chunk.kind {
+        ChunkKind::Entry => {}
+        ChunkKind::Message { envelope_bytes, properties_bytes } => {
+            varint::put(out, u64::from(envelope_bytes));
+            varint::put(out, u64::from(properties_bytes));
+        }
+        ChunkKind::Run { records } => varint::put(out, u64::from(records)),
     }
 }
 
@@ -118,7 +123,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, Vec<SavedQueue>)> {
         return None;
     }
     let format = u32::from_le_bytes(body[8..12].try_into().ok()?);
-    if format != FORMAT {
+    if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
         return None;
     }
     let applied = u64::from_le_bytes(body[12..20].try_into().ok()?);
@@ -171,11 +176,15 @@ fn decode_chunk(input: &mut &[u8], end: u64) -> Option<Chunk> {
         length: varint::take_as(input)?,
     };
     match kind {
-        0 => {}
-        1 => {
+        ENTRY => {}
+        MESSAGE => {
             let envelope_bytes = varint::take_as(input)?;
             let properties_bytes = varint::take_as(input)?;
             chunk.kind = ChunkKind::Message { envelope_bytes, properties_bytes };
+        }
+        RUN => {
+            let records = varint::take_as(input).filter(|&records| records <= chunk.count)?;
+            chunk.kind = ChunkKind::Run { records };
         }
         _ => return None,
     }
@@ -205,6 +214,8 @@ pub(crate) fn store(fs: &dyn FileSystem, dir: &Path, durable_shard: u32, bytes: 
 mod tests {
     use super::*;
 
+    const SEGMENT: u64 = 1 << 63 | 4;
+
     fn machine() -> Machine {
         let mut machine = Machine::new(QueueId(5), Settings { durable: true, ..Settings::default() });
         let message = queue::Message::from_parts(b"\0\0", b"\0\0", b"hello");
@@ -212,6 +223,9 @@ mod tests {
         let chunk =
             Chunk { kind: ChunkKind::Entry, first: 0, skip: 0, count: 4, bytes: 40, file: 3, offset: 900, length: 80 };
         machine.enqueue_cold(chunk, 2);
+        let run = Chunk { kind: ChunkKind::Run { records: 2 }, count: 3, file: SEGMENT, offset: 0, length: 0, ..chunk };
+        machine.enqueue_cold(run, 0);
+        machine.remove(&[Sequence(6)].into_iter().collect(), &mut Vec::new());
         machine
     }
 
@@ -224,10 +238,10 @@ mod tests {
         assert_eq!((applied, queues.len()), (77, 1));
         let settings = Settings { durable: true, ..Settings::default() };
         let restored = queues.into_iter().next().expect("one queue").into_machine(settings);
-        assert_eq!(restored.next_sequence(), Sequence(5));
-        assert_eq!(restored.counts().ready, 5);
-        let chunks: Vec<(u64, u32, u32)> = restored.cold_chunks().map(|c| (c.first, c.skip, c.count)).collect();
-        assert_eq!(chunks, [(0, 0, 1), (1, 2, 4)]);
+        assert_eq!(restored.next_sequence(), Sequence(8));
+        assert_eq!(restored.counts().ready, 7);
+        let chunks: Vec<_> = restored.cold_chunks().map(|c| (c.first, c.skip, c.count, c.records(), c.file)).collect();
+        assert_eq!(chunks, [(0, 0, 1, 1, 3), (1, 2, 4, 4, 3), (5, 0, 3, 2, SEGMENT)]);
     }
 
     #[test]

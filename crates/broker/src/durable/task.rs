@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Op, Place, QueueId, Shard};
+use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Op, Place, QueueId, Release, Shard};
 use rustc_hash::FxHashMap;
 use storage::{
     Admission as LogAdmission, Entry, FileKind, GroupId, Index, Location, Log, Operation, Placed, StorageError,
@@ -15,6 +15,8 @@ use storage::{
 };
 
 use super::entry::Ops;
+use super::moving::{self, Files, Guard, Moved};
+use super::reader::Reader;
 use super::recovery::Recovered;
 use super::snapshot;
 use crate::broker::Broker;
@@ -71,6 +73,7 @@ pub(crate) struct DurableShardTask {
     group: GroupId,
     inbox: Arc<Mailbox<ShardInput>>,
     log: Log,
+    reader: Reader,
     shard: Shard,
     peers: Peers,
     effects: Vec<Effect>,
@@ -108,9 +111,11 @@ impl DurableShardTask {
         let inbox = broker.shard_inbox(index as usize);
         let log = broker.store().log().clone();
         let group = shard_group(durable_shard);
+        let reader = Reader::new(log.clone(), broker.store().segments().clone(), group);
         broker.store().listen(group, Arc::new(Listener(Arc::clone(&inbox))));
         Self {
-            peers: Peers::new(Some(log.clone())),
+            peers: Peers::new(Some(reader.clone())),
+            reader,
             broker,
             index,
             durable_shard,
@@ -158,6 +163,8 @@ impl DurableShardTask {
                 ShardInput::Flush(done) => flushed.push(done),
                 ShardInput::MakeSnapshot => self.make_snapshot(),
                 ShardInput::SnapshotStored { applied } => self.snapshot_stored(applied),
+                ShardInput::Leave { files, guard } => self.leave(files, guard),
+                ShardInput::Moved { moved, guard } => self.moved(moved, guard),
                 ShardInput::Register(handle) => self.peers.register(handle),
                 ShardInput::Unregister(connection) => {
                     self.dispatch();
@@ -408,14 +415,55 @@ impl DurableShardTask {
     // ---- accounts and snapshots ---------------------------------------------------------------------------------------
 
     fn settle_accounts(&mut self) {
-        for release in self.shard.take_releases() {
-            if let FileKind::Log(file) = storage::FileId::from_raw(release.file).kind() {
-                self.log.release(file, release.bytes);
-            }
-        }
+        let releases = self.shard.take_releases();
+        self.release(&releases);
         let change = self.shard.take_memory_change();
         self.broker.bodies.fetch_add(change.added, Ordering::Relaxed);
         self.broker.bodies.fetch_sub(change.removed, Ordering::Relaxed);
+    }
+
+    /// Gives up what is needed no more on disk.
+    fn release(&self, releases: &[Release]) {
+        for release in releases {
+            match storage::FileId::from_raw(release.file).kind() {
+                FileKind::Log(file) => self.log.release(file, release.bytes),
+                FileKind::Segment(segment) => self.reader.segments().release(segment, release.messages),
+            }
+        }
+    }
+
+    /// Has what the shard needs of these files copied.
+    fn leave(&mut self, files: Files, guard: Guard) {
+        let listed = moving::list(&self.shard, &files);
+        if listed.is_empty() && matches!(files, Files::Log(_)) {
+            return;
+        }
+        let (reader, inbox, shard) = (self.reader.clone(), Arc::clone(&self.inbox), self.durable_shard);
+        tokio::task::spawn_blocking(move || {
+            let moved = moving::copy(&reader, files, listed);
+            if let Err(error) = &moved {
+                tracing::error!(shard, %error, "messages cannot be copied: they stay where they are");
+            }
+            inbox.send(ShardInput::Moved { moved: moved.ok(), guard });
+        });
+    }
+
+    /// The messages lie in new places from now on, and the old ones are given up: should the node go down before its next snapshot, they are
+    /// found by queue and sequence.
+    fn moved(&mut self, moved: Option<Moved>, guard: Guard) {
+        if let Some(moved) = moved {
+            // What is released by now is so in the old places.
+            self.settle_accounts();
+            let mut releases = Vec::new();
+            let alive = moving::move_queues(&mut self.shard, &moved, &mut releases);
+            let segments = alive.into_iter().filter_map(|(file, alive)| match storage::FileId::from_raw(file).kind() {
+                FileKind::Segment(segment) => Some((segment, alive)),
+                FileKind::Log(_) => None,
+            });
+            self.reader.segments().adopt(segments);
+            self.release(&releases);
+        }
+        drop(guard);
     }
 
     fn make_snapshot(&mut self) {
@@ -445,7 +493,7 @@ impl DurableShardTask {
             group: self.group,
             ticket: Ticket(self.next_ticket),
             critical: true,
-            lazy: true,
+            lazy: false,
             operations: vec![Operation::CompactTo { index: Index(applied), term: TERM }],
         });
         self.next_ticket += 1;

@@ -26,8 +26,8 @@ const FULL_RETRY: Duration = Duration::from_millis(100);
 /// A snapshot is due when this much was written since the last one, or as much as that one was large, whichever is more: so
 /// the entries are read again in tens of milliseconds at a start, and snapshots at most double what is written.
 const SNAPSHOT_BYTES: u64 = 4 << 20;
-/// How often it is looked whether the metadata alone keeps old files of the log. A file holds many seconds of writing, so this is soon.
-const RETENTION_CHECK: Duration = Duration::from_secs(5);
+/// How often it is looked whether the metadata keeps old files of the log. A fast device fills one in a quarter of a second.
+const RETENTION_CHECK: Duration = Duration::from_millis(250);
 
 /// What the task can be sent.
 #[derive(Debug)]
@@ -317,7 +317,7 @@ impl Metadata {
             let compact = Operation::CompactTo { index: self.snapshots.older, term: TERM };
             // Critical: it frees space.
             let submission =
-                Submission { group: METADATA, ticket, critical: true, lazy: true, operations: vec![compact] };
+                Submission { group: METADATA, ticket, critical: true, lazy: false, operations: vec![compact] };
             self.broker.store().log().submit(submission);
         }
     }
@@ -326,9 +326,9 @@ impl Metadata {
     /// hardly anything is declared, size alone would not make a snapshot for days.
     fn check_retention(&mut self) {
         let log = self.broker.store().log();
-        let newest = log.oldest_file().0 + (log.usage().files as u64).saturating_sub(1);
+        let (newest, _) = log.end();
         let retained = log.most_retentive_group();
-        if self.stopped.is_none() && retained.is_some_and(|(group, file)| group == METADATA && file.0 < newest) {
+        if self.stopped.is_none() && retained.is_some_and(|(group, file)| group == METADATA && file < newest) {
             self.store_snapshot();
         }
     }

@@ -24,6 +24,12 @@ const MAX_INITIAL_FRAME_BYTES: u64 = 1 << 20;
 /// Largest message that may be configured, in bytes: RabbitMQ's limit.
 const MAX_MESSAGE_BYTES: u64 = 512 << 20;
 
+/// Smallest file of the message log, in bytes: a switch to the next one costs four syncs, and reserve files are an eighth of it.
+const MIN_LOG_FILE_BYTES: u64 = 1 << 20;
+
+/// Largest file of the message log, in bytes: it is prepared as a whole, and leaves as a whole.
+const MAX_LOG_FILE_BYTES: u64 = 512 << 20;
+
 /// Longest handshake that may be configured, in milliseconds: an hour.
 const MAX_HANDSHAKE_MS: u64 = 3_600_000;
 
@@ -121,6 +127,10 @@ impl Draft {
             }
             ["body_budget", "relative"] => self.bodies_relative = Some(ratio(value)?),
             ["body_budget", "absolute"] => self.bodies_absolute = Some(size(value, 0..=u64::MAX)?),
+            ["message_log", "file_size"] => {
+                config.log_file_bytes = size(value, MIN_LOG_FILE_BYTES..=MAX_LOG_FILE_BYTES)?
+            }
+            ["message_log", "budget"] => config.log_budget_bytes = size(value, 0..=u64::MAX)?,
             ["disk_free_limit", "relative"] => self.disk_relative = Some(ratio(value)?),
             ["disk_free_limit", "absolute"] => self.disk_absolute = Some(size(value, 0..=u64::MAX)?),
             ["product", "name"] => value.clone_into(&mut config.product_name),

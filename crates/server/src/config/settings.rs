@@ -46,6 +46,10 @@ pub(crate) struct Config {
     pub memory_watermark: Watermark,
     /// Memory for the bodies of durable messages; those beyond are on disk only until they are wanted.
     pub body_budget: Watermark,
+    /// Size of a file of the message log, in bytes.
+    pub log_file_bytes: u32,
+    /// Size of the message log, in bytes, beyond which its oldest messages are moved to segments.
+    pub log_budget_bytes: u64,
     /// The memory to count as the node's own, in bytes, in place of what the system says.
     pub total_memory_bytes: Option<u64>,
     /// Free disk space below which publishers are blocked.
@@ -214,6 +218,8 @@ impl Default for Config {
             memory_watermark: Watermark::default(),
             // Below the watermark, so that a backlog goes to disk before it blocks publishers.
             body_budget: Watermark::Relative(0.4),
+            log_file_bytes: 64 << 20,
+            log_budget_bytes: 16 << 30,
             total_memory_bytes: None,
             disk_free_limit: DiskLimit::Absolute(50_000_000),
             product_name: "RabbitMQ".to_owned(),

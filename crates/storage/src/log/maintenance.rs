@@ -8,6 +8,9 @@ use crate::{error::StorageError, types::FileNumber};
 
 /// Files to copy out at once: enough for the segments that come of it to be of a good size, few enough to be quick.
 const COPY_OUT_FILES: u64 = 8;
+/// What is live in the files to copy out at once, in bytes, is hardly more than this: a segment's worth, so that the list of what is copied
+/// stays small.
+const COPY_OUT_BYTES: u64 = 64 << 20;
 
 impl Log {
     /// Recycles what is not needed, prepares the next file, fills the reserve. Quick when there is nothing to do. Calls
@@ -49,8 +52,13 @@ impl Log {
         let newest = *state.files.keys().next_back()?;
         let mut due = None;
         let mut excess = size - limit;
+        let mut copied = 0;
         for (&number, file) in state.files.iter().take(COPY_OUT_FILES as usize) {
             if number == newest || excess == 0 || !file.is_compacted(&state.groups) {
+                break;
+            }
+            copied += file.live();
+            if due.is_some() && copied > COPY_OUT_BYTES {
                 break;
             }
             excess = excess.saturating_sub(u64::from(file.header.capacity));
@@ -62,6 +70,12 @@ impl Log {
     /// The oldest file of the log: what lies in earlier ones is in segments.
     pub fn oldest_file(&self) -> FileNumber {
         self.shared.state.read().files.keys().next().copied().unwrap_or_default()
+    }
+
+    /// Where the log ends, as far as it is durable: file and offset.
+    pub fn end(&self) -> (FileNumber, u32) {
+        let state = self.shared.state.read();
+        state.files.last_key_value().map_or_else(Default::default, |(&number, file)| (number, file.end))
     }
 
     /// The file of the oldest entry that some group still needs, and that group: what to compact to free space.

@@ -67,13 +67,15 @@ pub struct LogOptions {
     pub min_free_bytes: u64,
     /// A turn's submissions are cut into frames of about this size, so that a frame can be checked in one piece.
     pub frame_bytes: u32,
-    /// Log size beyond which the oldest files are due to be copied out.
+    /// Log size beyond which the oldest files are due to be copied out. 16 GiB: most backlogs drain from the log and are written once;
+    /// opening reads the headers of its frames, some hundred thousand.
     pub budget_bytes: u64,
     /// The log may also be this much larger than twice what is live in it before copying out is due: space must follow
-    /// live data (one old message must not pin gigabytes), but copying early is wasted when queues drain soon.
+    /// live data (one old message must not pin gigabytes), but copying early is wasted when queues drain soon. 128 MiB: a
+    /// device's work of half a second.
     pub slack_bytes: u64,
     /// Files are read and checked in chunks of about this size: what has to be read at most before a wanted entry, and what
-    /// a sequential reader gets ahead. An index point of 24 bytes per group and chunk stays in memory: 800 KiB for 4 GiB.
+    /// a sequential reader gets ahead. An index point of 24 bytes per group and chunk stays in memory: 3 MiB for 16 GiB.
     pub chunk_bytes: u32,
     /// Memory for chunks that were read.
     pub cache_bytes: usize,
@@ -92,8 +94,8 @@ impl Default for LogOptions {
             free_files: 2,
             min_free_bytes: 0,
             frame_bytes: 1 << 20,
-            budget_bytes: 4 << 30,
-            slack_bytes: 192 << 20,
+            budget_bytes: 16 << 30,
+            slack_bytes: 128 << 20,
             chunk_bytes: 128 << 10,
             cache_bytes: 16 << 20,
             verify: Verify::Newest,

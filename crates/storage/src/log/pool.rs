@@ -104,6 +104,12 @@ impl Pool {
         }
     }
 
+    /// A file for something that does not fit into an ordinary one. It is written once and not kept, so it is not filled with zeros.
+    pub(crate) fn make_large(&self, capacity: u32) -> Result<FreeFile, StorageError> {
+        let name = self.waiting.lock().name(Kind::Free);
+        self.try_make(capacity, self.options.min_free_bytes, &name, |file, size| file.allocate(size))
+    }
+
     /// A file of the reserve.
     pub(crate) fn take_reserve(&self) -> Option<FreeFile> {
         self.pop(Kind::Reserve)
@@ -116,6 +122,7 @@ impl Pool {
     /// Takes in a file that holds nothing of worth any more, under its free or reserve name.
     pub(crate) fn put_back(&self, free: FreeFile) {
         let kind = if free.capacity == self.options.file_bytes { Kind::Free } else { Kind::Reserve };
+        free.file.forget_cached();
         let mut waiting = self.waiting.lock();
         waiting.full &= kind == Kind::Reserve;
         waiting.of(kind).push(free);
@@ -176,7 +183,12 @@ impl Pool {
 
     fn make(&self, kind: Kind) -> Result<FreeFile, StorageError> {
         let name = self.waiting.lock().name(kind);
-        let made = self.try_make(kind, &name);
+        let (capacity, keep_free) = match kind {
+            Kind::Free => (self.options.file_bytes, self.options.min_free_bytes),
+            // The reserve is for the time when there is no space, so it may take the last.
+            Kind::Reserve => (self.options.reserve_bytes, 0),
+        };
+        let made = self.try_make(capacity, keep_free, &name, |file, size| file.preallocate(size));
         match &made {
             Ok(_) => self.waiting.lock().full = false,
             Err(error) if error.is_full() => self.waiting.lock().full = true,
@@ -185,12 +197,13 @@ impl Pool {
         made
     }
 
-    fn try_make(&self, kind: Kind, name: &str) -> Result<FreeFile, StorageError> {
-        let (capacity, keep_free) = match kind {
-            Kind::Free => (self.options.file_bytes, self.options.min_free_bytes),
-            // The reserve is for the time when there is no space, so it may take the last.
-            Kind::Reserve => (self.options.reserve_bytes, 0),
-        };
+    fn try_make(
+        &self,
+        capacity: u32,
+        keep_free: u64,
+        name: &str,
+        allocate: impl FnOnce(&dyn File, u64) -> std::io::Result<()>,
+    ) -> Result<FreeFile, StorageError> {
         let free = self.fs.free_bytes(&self.dir).map_err(StorageError::io("look at", &self.dir))?;
         if free < u64::from(capacity) + keep_free {
             return Err(StorageError::Full { dir: self.dir.clone() });
@@ -198,8 +211,7 @@ impl Pool {
         let unfinished = self.dir.join(format!("{name}{UNFINISHED}"));
         let path = self.dir.join(name);
         let file = self.fs.create(&unfinished).map_err(StorageError::io("create", &unfinished))?;
-        let allocated = file
-            .preallocate(u64::from(capacity))
+        let allocated = allocate(&*file, u64::from(capacity))
             .and_then(|()| file.sync())
             .and_then(|()| self.fs.rename(&unfinished, &path))
             .map_err(StorageError::io("allocate", &path));
@@ -208,6 +220,7 @@ impl Pool {
             let _ = self.fs.remove(&unfinished);
             return Err(error);
         }
+        file.forget_cached();
         Ok(FreeFile { path, file, capacity, dirty_end: 0 })
     }
 }

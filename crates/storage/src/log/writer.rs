@@ -16,7 +16,7 @@ use super::{
     builder::{Done, FrameBuilder},
     files::{LogFile, log_path},
     frame::{FRAME_ALIGNMENT, FRAME_HEADER_BYTES},
-    header::{FileHeader, HEADER_BYTES},
+    header::{FileHeader, HEADER_BYTES, MAX_FILE_BYTES},
     index::FramePlace,
     pool::FreeFile,
     record::{MAX_HARD_STATE_BYTES, Record},
@@ -32,6 +32,9 @@ const IDLE: Duration = Duration::from_millis(50);
 
 /// Room kept at the end of each file for the frame that names the next one.
 const SEAL_BYTES: u32 = 2 * FRAME_HEADER_BYTES;
+
+/// What of a file is not for submissions at most, but for the groups' states in its first frame.
+const FILE_OVERHEAD: u32 = HEADER_BYTES + 2 * (FRAME_HEADER_BYTES + FRAME_ALIGNMENT) + SEAL_BYTES;
 
 /// What a turn did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,7 +247,7 @@ impl Writer {
         if let Some(bytes) = submission.oversized_state() {
             return Err(StorageError::TooLarge { bytes, limit: MAX_HARD_STATE_BYTES as u64 });
         }
-        let limit = u64::from(self.shared.options.file_bytes - HEADER_BYTES - FRAME_HEADER_BYTES - SEAL_BYTES) / 2;
+        let limit = u64::from(MAX_FILE_BYTES - FILE_OVERHEAD) / 2;
         let (records_bytes, payload_bytes) = submission.sizes();
         let bytes = (records_bytes + payload_bytes) as u64;
         if bytes > limit {
@@ -415,12 +418,18 @@ impl Writer {
     /// A file with room for so many bytes; from the reserve only for what is critical.
     fn next_file(&self, critical: bool, bytes: usize) -> Result<FreeFile, StorageError> {
         let pool = &self.shared.pool;
+        let needed = bytes as u64 + u64::from(FILE_OVERHEAD);
+        if needed > u64::from(self.shared.options.file_bytes) {
+            let limit = u64::from(MAX_FILE_BYTES - FILE_OVERHEAD);
+            let too_large = StorageError::TooLarge { bytes: bytes as u64, limit };
+            return pool
+                .make_large(u32::try_from(needed).ok().filter(|&needed| needed <= MAX_FILE_BYTES).ok_or(too_large)?);
+        }
         let free = match pool.take() {
             Err(error) if error.is_full() && critical => pool.take_reserve().ok_or(error)?,
             other => other?,
         };
-        let overhead = HEADER_BYTES + 2 * (FRAME_HEADER_BYTES + FRAME_ALIGNMENT) + SEAL_BYTES;
-        let limit = u64::from(free.capacity - overhead);
+        let limit = u64::from(free.capacity - FILE_OVERHEAD);
         if bytes as u64 > limit {
             pool.put_back(free);
             return Err(StorageError::TooLarge { bytes: bytes as u64, limit });

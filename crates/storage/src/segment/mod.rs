@@ -4,7 +4,7 @@
 //! a segment is one *run*, and an untouched backlog needs no record per message in memory. Messages arrive in two ways:
 //! copied out of the oldest log files ([`Segments::copy_out`]), or out of segments that are mostly dead
 //! ([`Segments::rewrite`]). Both write new files first; then the shard, at one moment of its own choosing, moves its queues
-//! to the new places and calls [`Segments::adopt`], which counts what is alive in them. A segment with nothing alive is
+//! to the new places and says with [`Segments::adopt`] how much is alive in them. A segment with nothing alive is
 //! deleted.
 //!
 //! After a start nothing is known to be alive: each shard restores its queues and calls [`Segments::recount`].
@@ -31,8 +31,12 @@ use crate::{
 };
 
 pub use reading::Message;
+pub use rewriting::RUN_BYTES;
 
-use format::{SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SegmentFault, SegmentHeader, SegmentIndex, SegmentRecord};
+use format::{
+    SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_RECORD_BYTES, SegmentFault, SegmentHeader, SegmentIndex,
+    SegmentRecord,
+};
 
 /// How segments are written. Sizes in bytes.
 #[derive(Clone, Debug)]
@@ -51,6 +55,9 @@ impl Default for SegmentOptions {
     }
 }
 
+/// Length of a [`Survivor`]'s head.
+pub const HEAD_BYTES: usize = 6;
+
 /// A message to be copied out of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survivor {
@@ -60,9 +67,22 @@ pub struct Survivor {
     pub sequence: u64,
     /// Its body, in the log.
     pub location: Location,
+    /// Put before the body: what the owner must know to take it apart.
+    pub head: Option<[u8; HEAD_BYTES]>,
+    /// A run of its own begins here: none goes over this boundary.
+    pub starts_run: bool,
 }
 
-/// What a queue has in one segment: sequences from first to last, perhaps with gaps.
+/// Where runs of a queue are to begin, and which of its sequences are alive, when segments are rewritten.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alive {
+    /// Sequences, sorted and disjoint. Two that touch are two runs.
+    pub intervals: Vec<Interval>,
+    /// Sequences at which a run of its own begins, sorted.
+    pub starts: Vec<u64>,
+}
+
+/// What a queue has in one segment, or a part of it: sequences from first to last, perhaps with gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The queue.
@@ -73,6 +93,8 @@ pub struct Run {
     pub last: u64,
     /// Number of messages, dead ones included.
     pub count: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
     /// The segment.
     pub segment: SegmentNumber,
 }
@@ -223,12 +245,28 @@ impl Segments {
         self.count(&self.of_group(group), live)
     }
 
-    /// Counts what is alive in new segments, which are deletable from then on. `live` as in [`Segments::recount`].
-    pub fn adopt(&self, runs: &[Run], live: &mut dyn FnMut(QueueKey) -> Vec<Interval>) -> Result<(), StorageError> {
-        let mut numbers: Vec<SegmentNumber> = runs.iter().map(|run| run.segment).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        self.count(&numbers, live)
+    /// Says how many messages are alive in segments, which are deletable from then on. Those of the caller's that are not
+    /// named keep their count.
+    pub fn adopt(&self, alive: impl IntoIterator<Item = (SegmentNumber, u64)>) {
+        let mut state = self.shared.state.write();
+        for (number, alive) in alive {
+            if let Some(segment) = state.segments.get_mut(&number) {
+                segment.live = Some(alive);
+            }
+        }
+    }
+
+    /// Whether there is such a segment, of this group.
+    pub fn has(&self, group: GroupId, number: SegmentNumber) -> bool {
+        self.shared.state.read().segments.get(&number).is_some_and(|segment| segment.group == group)
+    }
+
+    /// A segment's index, read from disk: which sequences of which queues it has.
+    ///
+    /// # Errors
+    /// `Gone` if there is no such segment; a file that cannot be read.
+    pub fn index(&self, number: SegmentNumber) -> Result<SegmentIndex, StorageError> {
+        self.shared.index(number)
     }
 
     fn count(
@@ -245,6 +283,11 @@ impl Segments {
             }
         }
         Ok(())
+    }
+
+    /// Whether there are segments with nothing alive.
+    pub fn has_dead(&self) -> bool {
+        self.shared.state.read().segments.values().any(|segment| segment.live == Some(0))
     }
 
     /// Deletes segments with nothing alive. Returns how many.
@@ -284,25 +327,28 @@ impl Shared {
     /// Reads a segment's index from disk: the intervals are not kept in memory.
     fn index(&self, number: SegmentNumber) -> Result<SegmentIndex, StorageError> {
         let path = segment_path(&self.dir, number);
-        let file = self.fs.open(&path).map_err(StorageError::io("open", &path))?;
+        let file = self.fs.open(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => StorageError::Gone { what: format!("segment {number}") },
+            _ => StorageError::io("open", &path)(error),
+        })?;
         let size = file.size().map_err(StorageError::io("read", &path))?;
         Ok(load(&*self.fs, &path, number, size, self.node)?.index)
     }
 }
 
 impl State {
-    fn add(&mut self, number: SegmentNumber, group: GroupId, bytes: u64, index: SegmentIndex) -> Vec<Run> {
+    fn add(&mut self, number: SegmentNumber, group: GroupId, bytes: u64, index: SegmentIndex) {
         let mut runs = Vec::with_capacity(index.runs.len());
         for run in index.runs {
             self.of_queue.entry((group, run.queue)).or_default().push(number);
             let (queue, first, last, count) = (run.queue, run.first(), run.last(), run.count());
-            let run_known = Run { queue, first, last, count, segment: number };
+            let start = run.points.first().map_or(run.end, |&(_, offset)| offset);
+            let bytes = u64::from(run.end.saturating_sub(start)).saturating_sub(count * SEGMENT_RECORD_BYTES as u64);
+            let run_known = Run { queue, first, last, count, bytes, segment: number };
             runs.push(KnownRun { run: run_known, end: run.end, points: run.points });
         }
-        let known = runs.iter().map(|known| known.run).collect();
         let records = runs.iter().map(|known| known.run.count).sum();
         self.segments.insert(number, Segment { group, records, live: None, bytes, runs });
-        known
     }
 
     fn remove(&mut self, number: SegmentNumber) -> bool {

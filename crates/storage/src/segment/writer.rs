@@ -3,7 +3,7 @@
 use std::{io::IoSlice, path::Path, sync::Arc};
 
 use super::{
-    format::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentIndex, SegmentRecord},
+    format::{SEGMENT_HEADER_BYTES, SEGMENT_RECORD_BYTES, SegmentHeader, SegmentIndex, SegmentRecord},
     segment_path,
 };
 use crate::{
@@ -45,18 +45,26 @@ impl<'a> SegmentWriter<'a> {
         Ok(SegmentWriter { fs, dir, node, number, group, file, buffer, flushed: 0, records: 0, index })
     }
 
+    pub(super) fn number(&self) -> SegmentNumber {
+        self.number
+    }
+
     /// Bytes so far.
     pub(super) fn length(&self) -> u64 {
         self.flushed + self.buffer.len() as u64
     }
 
     /// Adds a message, which must be above the last one in queue and sequence.
-    pub(super) fn add(&mut self, queue: QueueKey, sequence: u64, body: &[u8]) -> Result<(), StorageError> {
-        let record = SegmentRecord { queue, sequence, body };
+    pub(super) fn add(&mut self, queue: QueueKey, sequence: u64, body: [&[u8]; 2]) -> Result<(), StorageError> {
         let offset = self.length() as u32;
-        assert!(self.index.add(queue, sequence, offset, record.encoded_length() as u32), "messages come sorted");
-        self.buffer.extend_from_slice(&record.encode_header(self.number));
-        self.buffer.extend_from_slice(body);
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; SEGMENT_RECORD_BYTES]);
+        body.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        let (header, body) = self.buffer[start..].split_at_mut(SEGMENT_RECORD_BYTES);
+        let record = SegmentRecord { queue, sequence, body };
+        let length = record.encoded_length() as u32;
+        header.copy_from_slice(&record.encode_header(self.number));
+        assert!(self.index.add(queue, sequence, offset, length), "messages come sorted");
         self.records += 1;
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush()?;
