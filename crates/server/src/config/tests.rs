@@ -293,8 +293,16 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
         !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c))
     });
     // Lines that show a form and not the default.
-    let samples =
-        ["data_dir", "cluster_name", "listeners.tcp.local", "listeners.tcp ", "vhosts.1", "log.file", "log.dir"];
+    let samples = [
+        "data_dir",
+        "cluster_name",
+        "load_definitions",
+        "listeners.tcp.local",
+        "listeners.tcp ",
+        "vhosts.1",
+        "log.file",
+        "log.dir",
+    ];
     let alternatives = [
         "vm_memory_high_watermark.absolute",
         "body_budget.absolute",
@@ -310,7 +318,7 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
             defaults.push('\n');
         }
     }
-    assert_eq!(count, 37, "settings found in the example");
+    assert_eq!(count, 40, "settings found in the example");
     assert_eq!(config(&defaults), config(""));
 }
 
