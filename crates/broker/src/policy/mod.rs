@@ -2,8 +2,8 @@
 //!
 //! A [`Policy`] is a runtime parameter of component `policy` or `operator_policy`. Of those that match a queue or exchange one counts, the one
 //! with the highest priority (RabbitMQ's guides "Parameters and Policies" and "Operator Policies"). An operator's policy is merged into
-//! it, and the result into the arguments ([`merge`](merge::settings)): the lower of two numbers counts; of other values the operator's before the
-//! policy's, and the argument before both. Which keys there are and what values they take is in [`keys`].
+//! it, and the result into the arguments (`merge`): the lower of two numbers counts; of other values the operator's before the
+//! policy's, and the argument before both. Which keys there are and what values they take is in `keys`.
 
 mod keys;
 pub(crate) mod merge;

@@ -1,7 +1,7 @@
 //! `warrenmq ctl`, which is `rabbitmqctl`: commands for operators over a socket in the node's data directory.
 //!
 //! The client ([`run`]) reads the command line ([`arguments`]), looks the command up ([`commands`]), asks the node over the socket
-//! ([`client`]) and prints the answer as `rabbitmqctl` would ([`format`], [`output`]), with its exit codes. The node's side ([`server`]) reads one
+//! ([`client`]) and prints the answer as `rabbitmqctl` would ([`mod@format`], [`output`]), with its exit codes. The node's side ([`server`]) reads one
 //! request per connection and answers with what `broker::admin` says ([`answers`]). Who may open the socket may do everything: it belongs to the node's
 //! user and nobody else (mode 0600).
 //!
