@@ -101,6 +101,8 @@ pub(super) struct Session {
     pub(super) routes: RouteCache,
     pub(super) route_set: RouteSet,
     in_flight_bytes: usize,
+    /// Something was published since nothing was in flight.
+    publishes_in_flight: bool,
     /// The channel whose pending answer holds the input up.
     stalled: Option<u16>,
     /// An alarm is on and the client published: it is not read. `told`: it was sent `connection.blocked`.
@@ -149,6 +151,7 @@ impl Session {
             routes: RouteCache::default(),
             route_set: RouteSet::new(),
             in_flight_bytes: 0,
+            publishes_in_flight: false,
             stalled: None,
             blocked: None,
             held_cancels: Vec::new(),
@@ -330,6 +333,7 @@ impl Session {
     fn batch_done(&mut self, shard: u32, number: u64) {
         let (bytes, done) = self.turns.batch_done(shard, number);
         self.in_flight_bytes -= bytes;
+        self.publishes_in_flight &= self.in_flight_bytes > 0;
         if let Some(turn) = done {
             self.turn_done(turn);
         }
@@ -564,6 +568,7 @@ impl Session {
     /// Called for each publish: while an alarm is on, the first one is the last.
     #[inline]
     pub(super) fn check_alarm(&mut self) {
+        self.publishes_in_flight = true;
         if self.broker.is_alarmed() && self.blocked.is_none() {
             self.block();
         }
@@ -585,6 +590,10 @@ impl Session {
     fn alarm_changed(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Unblocked};
         if self.broker.is_alarmed() {
+            // What it published waits, so it is not read, and there will be no next publish to tell it after.
+            if self.publishes_in_flight && self.in_flight_bytes >= IN_FLIGHT_HIGH && self.blocked.is_none() {
+                self.block();
+            }
             return;
         }
         if let Some(blocked) = self.blocked.take() {
