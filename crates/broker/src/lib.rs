@@ -10,6 +10,8 @@ mod broker;
 mod budget;
 mod connection;
 mod durable;
+#[doc(hidden)]
+pub mod fuzzing;
 mod mailbox;
 pub mod memory;
 pub mod metadata;
