@@ -410,8 +410,13 @@ fn body_of(id: Id) -> Vec<u8> {
         _ => random.below(LARGEST_BODY),
     };
     let mut body = format!("{id:016x} ").into_bytes();
-    let byte = id as u8;
-    body.extend((0..length).map(|at| byte.wrapping_add(at as u8)));
+    // In pieces: the tests are not optimised, and there are many bytes.
+    let piece: [u8; 256] = std::array::from_fn(|at| (id as u8).wrapping_add(at as u8));
+    let end = body.len() + length as usize;
+    while body.len() < end {
+        let left = (end - body.len()).min(piece.len());
+        body.extend_from_slice(&piece[..left]);
+    }
     body
 }
 

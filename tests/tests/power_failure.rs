@@ -12,7 +12,7 @@ use warrenmq_tests::{Node, Setup};
 /// Many changes of files, and old messages that move to segments.
 const SMALL_FILES: &str = "message_log.file_size = 1MiB\nmessage_log.budget = 4MiB\n";
 /// Failures in a run of `./test`.
-const ROUNDS: u64 = 24;
+const ROUNDS: u64 = 12;
 /// Failures of a data directory at most: not so many that messages move to segments, which has a test of its own.
 const SHORT_LIFE: u64 = 2;
 /// The same, where messages move.
@@ -89,7 +89,7 @@ fn round_of(
     random: &mut Random,
     lies: bool,
 ) -> Result<Found, String> {
-    let after = if random.percent(20) { 1 + random.below(150) } else { 150 + random.below(3500) };
+    let after = if random.percent(20) { 1 + random.below(150) } else { 150 + random.below(1000) };
     let delay_us = *random.one_of(&[0, 300, 2000]);
     let failure = Failure { after, seed: random.number(), some: random.percent(50), delay_us, lies };
     if node.restart_with_failure(shim, &failure) {
