@@ -10,14 +10,18 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod disk;
 pub mod limits;
+pub mod load;
 pub mod methods;
 pub mod node;
+pub mod power;
+pub mod random;
 pub mod wire;
 
 pub use bytes::Options;
 pub use methods::With;
-pub use node::Node;
+pub use node::{Node, Refusal, Setup};
 pub use wire::Wire;
 
 use std::time::{Duration, Instant};

@@ -6,9 +6,11 @@
 
 use crate::{PATIENCE, limits};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
@@ -19,12 +21,68 @@ use tempfile::TempDir;
 const LOG_TAIL_BYTES: usize = 6_000;
 /// Name of the configuration file beside the data directory.
 const CONFIG: &str = "warrenmq.conf";
+/// Name of the file with what the broker wrote.
+const LOG: &str = "log";
+
+/// How a broker is started.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// The text of its configuration file (`rabbitmq.conf` format), if it has one.
+    pub config: Option<String>,
+    /// Its data directory; by default one that goes with the [`Node`].
+    pub data_dir: Option<PathBuf>,
+    /// Further arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables added to its environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The user that it runs as, by number; only root can choose.
+    pub uid: Option<u32>,
+    /// The binary, in place of the one under test everywhere else.
+    pub binary: Option<PathBuf>,
+}
+
+impl Setup {
+    /// With a configuration file of this text.
+    pub fn config(text: &str) -> Setup {
+        Setup { config: Some(text.to_owned()), ..Setup::default() }
+    }
+
+    /// On this data directory.
+    pub fn on(data_dir: &Path) -> Setup {
+        Setup { data_dir: Some(data_dir.to_owned()), ..Setup::default() }
+    }
+}
+
+/// A broker that ended before it was ready.
+#[derive(Debug)]
+pub struct Refusal {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to standard error in this run.
+    pub stderr: String,
+}
+
+impl Refusal {
+    /// The one line that says why, without the name of the program before it. Fails the test if the broker said nothing,
+    /// panicked, or ended with another status than 1.
+    #[track_caller]
+    pub fn reason(&self) -> &str {
+        let Refusal { status, stderr } = self;
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        assert_eq!(status.code(), Some(1), "{stderr}");
+        let mut reasons = stderr.lines().filter_map(|line| line.strip_prefix("warrenmq: "));
+        let reason = reasons.next().unwrap_or_else(|| panic!("no reason was given: {stderr}"));
+        assert_eq!(reasons.next(), None, "one line says why");
+        reason
+    }
+}
 
 /// A running broker. Killed when dropped.
 pub struct Node {
     process: Child,
     addr: SocketAddr,
     ready_line: String,
+    setup: Setup,
     directory: TempDir,
 }
 
@@ -32,32 +90,54 @@ impl Node {
     /// Starts a broker with the default configuration and waits until it is ready.
     #[track_caller]
     pub fn start() -> Node {
-        Node::launch(None)
+        Node::start_as(Setup::default())
     }
 
     /// Starts a broker with `config`, the text of a configuration file (`rabbitmq.conf` format).
     #[track_caller]
     pub fn start_with(config: &str) -> Node {
-        Node::launch(Some(config))
+        Node::start_as(Setup::config(config))
     }
 
+    /// Starts a broker as `setup` says.
     #[track_caller]
-    fn launch(config: Option<&str>) -> Node {
+    pub fn start_as(setup: Setup) -> Node {
+        Node::try_start(setup).unwrap_or_else(|refusal| panic!("the broker does not start: {refusal:?}"))
+    }
+
+    /// Starts a broker that may refuse.
+    #[track_caller]
+    pub fn try_start(setup: Setup) -> Result<Node, Refusal> {
         let directory = tempfile::Builder::new().prefix("warrenmq-test-").tempdir().expect("a temporary directory");
-        if let Some(text) = config {
-            fs::write(directory.path().join(CONFIG), text).expect("the configuration is written");
-        }
-        let (process, addr, ready_line) = run(&directory);
-        Node { process, addr, ready_line, directory }
+        let (process, addr, ready_line) = run(&directory, &setup)?;
+        Ok(Node { process, addr, ready_line, setup, directory })
     }
 
     /// Kills the broker (SIGKILL) and starts it again on the same data; the address changes.
     #[track_caller]
     pub fn restart(&mut self) {
+        let setup = self.setup.clone();
+        self.restart_as(setup).unwrap_or_else(|refusal| panic!("the broker does not start again: {refusal:?}"));
+    }
+
+    /// `restart`, with another setup from now on. After a refusal no broker is running.
+    #[track_caller]
+    pub fn restart_as(&mut self, setup: Setup) -> Result<(), Refusal> {
+        self.kill();
+        self.setup = setup;
+        (self.process, self.addr, self.ready_line) = run(&self.directory, &self.setup)?;
+        Ok(())
+    }
+
+    /// Kills the broker (SIGKILL) and waits for its end.
+    pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let running = run(&self.directory);
-        (self.process, self.addr, self.ready_line) = running;
+    }
+
+    /// All that the broker wrote to its standard output and standard error so far, in all its runs.
+    pub fn log(&self) -> String {
+        read_log(self.directory.path())
     }
 
     /// The address of the AMQP listener.
@@ -75,9 +155,19 @@ impl Node {
         &self.ready_line
     }
 
+    /// How it was started the last time.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
     /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        data_dir(&self.directory, &self.setup)
+    }
+
+    /// A directory that goes with the node, for whatever a test needs beside the data directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Runs `warrenmq ctl` against the broker.
@@ -139,33 +229,47 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
         if std::thread::panicking() {
             eprintln!("--- the broker's log\n{}---", tail(self.directory.path()));
         }
     }
 }
 
-/// Starts the binary on what is in `directory` and waits for its ready line.
+fn data_dir(directory: &TempDir, setup: &Setup) -> PathBuf {
+    setup.data_dir.clone().unwrap_or_else(|| directory.path().join("data"))
+}
+
+/// Starts the binary and waits for its ready line, or for its end.
 #[track_caller]
-fn run(directory: &TempDir) -> (Child, SocketAddr, String) {
-    let binary = binary();
+fn run(directory: &TempDir, setup: &Setup) -> Result<(Child, SocketAddr, String), Refusal> {
+    let binary = setup.binary.clone().unwrap_or_else(binary);
     let mut command = Command::new(&binary);
-    command.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path().join("data"));
-    let config = directory.path().join(CONFIG);
-    if config.exists() {
+    command.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir(directory, setup));
+    if let Some(text) = &setup.config {
+        let config = directory.path().join(CONFIG);
+        fs::write(&config, text).expect("the configuration is written");
         command.arg("--config").arg(config);
     }
-    let log = File::options().create(true).append(true).open(directory.path().join("log")).expect("a log file");
+    command.args(&setup.arguments).envs(setup.environment.iter().cloned());
+    if let Some(uid) = setup.uid {
+        command.uid(uid).current_dir("/");
+    }
+    let log = File::options().create(true).append(true).open(directory.path().join(LOG)).expect("a log file");
+    let before = read_log(directory.path()).len();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(log.try_clone().expect("a second handle of the log"));
     let mut process = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
 
     let ready = follow_output(&mut process, log);
     match ready.recv_timeout(PATIENCE) {
-        Ok((line, addr)) => (process, addr, line),
-        Err(_) => {
+        Ok((line, addr)) => Ok((process, addr, line)),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            // Standard output was closed: the process has ended, or is about to.
+            let status = process.wait().expect("a child can be waited for");
+            Err(Refusal { status, stderr: read_log(directory.path()).split_off(before) })
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => {
             let _ = process.kill();
             let status = process.wait();
             panic!("no ready line from the broker ({status:?}); its log:\n{}", tail(directory.path()));
@@ -215,7 +319,11 @@ pub fn binary() -> PathBuf {
     }
 }
 
+fn read_log(directory: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(directory.join(LOG)).unwrap_or_default()).into_owned()
+}
+
 fn tail(directory: &Path) -> String {
-    let log = fs::read(directory.join("log")).unwrap_or_default();
-    String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned()
+    let log = read_log(directory);
+    log[log.floor_char_boundary(log.len().saturating_sub(LOG_TAIL_BYTES))..].to_owned()
 }

@@ -40,6 +40,15 @@ pub enum Payload {
     Heartbeat,
 }
 
+/// A delivery, whole, or any other method.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// A delivery.
+    Delivery(Box<Message<basic::Deliver>>),
+    /// Another method.
+    Method(AMQPClass),
+}
+
 /// A message as it came: the method that announced it, its properties, its body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message<M> {
@@ -110,10 +119,28 @@ impl Wire {
         wire
     }
 
+    /// A connection with channel 1 open, to a broker that may end any time; `None` when it did.
+    #[track_caller]
+    pub fn try_open(addr: SocketAddr) -> Option<Wire> {
+        let mut wire = Wire::over(TcpStream::connect(addr).ok()?);
+        wire.socket.write_all(PROTOCOL_HEADER).ok()?;
+        let _: connection::Start = wire.try_expect_on(0)?;
+        wire.try_send_on(0, start_ok(&Options::default()))?;
+        let connection::Tune { channel_max, frame_max, .. } = wire.try_expect_on(0)?;
+        wire.frame_max = usize::try_from(frame_max).expect("a frame size");
+        wire.try_send_on(0, connection::TuneOk { channel_max, frame_max, heartbeat: 0 })?;
+        wire.try_call_on(0, connection_open("/"))?;
+        wire.try_call_on(1, channel::Open {})?;
+        Some(wire)
+    }
+
     /// A bare TCP connection.
     #[track_caller]
     pub fn connect(addr: SocketAddr) -> Wire {
-        let socket = TcpStream::connect(addr).expect("the broker takes connections");
+        Wire::over(TcpStream::connect(addr).expect("the broker takes connections"))
+    }
+
+    fn over(socket: TcpStream) -> Wire {
         socket.set_nodelay(true).expect("a TCP socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
         socket.set_write_timeout(Some(PATIENCE)).expect("a TCP socket");
@@ -202,8 +229,49 @@ impl Wire {
 
     /// Publishes to a queue by its name, on a connection that may end any time. Answers whether it could be sent.
     pub fn try_publish(&mut self, queue: &str, properties: BasicProperties, body: &str) -> bool {
-        let bytes = publish_bytes(self.channel, self.frame_max, publish("", queue), properties, body.as_bytes());
-        self.socket.write_all(&bytes).is_ok()
+        self.try_publish_with(publish("", queue), properties, body.as_bytes()).is_some()
+    }
+
+    /// Publishes with everything said, on a connection that may end any time. `None`: it did.
+    pub fn try_publish_with(&mut self, method: basic::Publish, properties: BasicProperties, body: &[u8]) -> Option<()> {
+        let bytes = publish_bytes(self.channel, self.frame_max, method, properties, body);
+        self.socket.write_all(&bytes).ok()
+    }
+
+    /// Sends a method on the channel in use of a connection that may end any time. `None`: it did.
+    pub fn try_send(&mut self, method: impl Method) -> Option<()> {
+        self.try_send_on(self.channel, method)
+    }
+
+    fn try_send_on(&mut self, channel: u16, method: impl Method) -> Option<()> {
+        self.socket.write_all(&method_bytes(channel, method)).ok()
+    }
+
+    /// `call` on a connection that may end any time. `None`: it did. Deliveries before the answer are passed over.
+    #[track_caller]
+    pub fn try_call<C: Call>(&mut self, method: C) -> Option<C::Ok> {
+        self.try_call_on(self.channel, method)
+    }
+
+    #[track_caller]
+    fn try_call_on<C: Call>(&mut self, channel: u16, method: C) -> Option<C::Ok> {
+        self.try_send_on(channel, method)?;
+        self.try_expect_on(channel)
+    }
+
+    #[track_caller]
+    fn try_expect_on<M: Method>(&mut self, channel: u16) -> Option<M> {
+        loop {
+            match self.frame_or_end()? {
+                (_, Payload::Method(AMQPClass::Basic(basic::AMQPMethod::Deliver(_))))
+                | (_, Payload::Header(..) | Payload::Body(_) | Payload::Heartbeat) => {}
+                (on, Payload::Method(class)) => {
+                    assert_eq!(on, channel, "channel of {class:?}");
+                    let method = M::from_class(class);
+                    return Some(method.unwrap_or_else(|other| panic!("expected {}, got {other:?}", M::NAME)));
+                }
+            }
+        }
     }
 
     // ---- receiving
@@ -262,10 +330,15 @@ impl Wire {
     /// The next frame that is no heartbeat.
     #[track_caller]
     pub fn event(&mut self) -> (u16, Payload) {
+        self.event_or_end().unwrap_or_else(|| panic!("the broker hung up, where a frame was due"))
+    }
+
+    #[track_caller]
+    fn event_or_end(&mut self) -> Option<(u16, Payload)> {
         loop {
-            let frame = self.frame();
+            let frame = self.frame_or_end()?;
             if frame.1 != Payload::Heartbeat {
-                return frame;
+                return Some(frame);
             }
         }
     }
@@ -357,10 +430,40 @@ impl Wire {
         self.call(queue_declare(queue).with(|m| m.passive = true)).message_count
     }
 
+    /// Gets a message on a connection that may end any time. `None`: it did; `Some(None)`: the queue is empty.
+    #[track_caller]
+    pub fn try_get(&mut self, queue: &str) -> Option<Option<Message<basic::GetOk>>> {
+        self.try_send(get(queue))?;
+        match self.frame_or_end()? {
+            (_, Payload::Method(AMQPClass::Basic(basic::AMQPMethod::GetEmpty(_)))) => Some(None),
+            (_, Payload::Method(AMQPClass::Basic(basic::AMQPMethod::GetOk(method)))) => {
+                self.try_content(method).map(Some)
+            }
+            (_, other) => panic!("expected get-ok or get-empty, got {other:?}"),
+        }
+    }
+
+    /// The next delivery or other method, on a connection that may end any time. `None`: it did.
+    #[track_caller]
+    pub fn try_next(&mut self) -> Option<Next> {
+        match self.event_or_end()? {
+            (_, Payload::Method(AMQPClass::Basic(basic::AMQPMethod::Deliver(method)))) => {
+                self.try_content(method).map(|message| Next::Delivery(Box::new(message)))
+            }
+            (_, Payload::Method(class)) => Some(Next::Method(class)),
+            (_, other) => panic!("expected a method, got {other:?}"),
+        }
+    }
+
     /// The rest of a message.
     #[track_caller]
     fn content<M>(&mut self, method: M) -> Message<M> {
-        let (_, Payload::Header(header, raw)) = self.event() else { panic!("expected a content header") };
+        self.try_content(method).unwrap_or_else(|| panic!("the broker hung up within a message"))
+    }
+
+    #[track_caller]
+    fn try_content<M>(&mut self, method: M) -> Option<Message<M>> {
+        let (_, Payload::Header(header, raw)) = self.event_or_end()? else { panic!("expected a content header") };
         let mut message = Message {
             method,
             properties: header.properties,
@@ -369,12 +472,12 @@ impl Wire {
             body_frames: 0,
         };
         while (message.body.len() as u64) < header.body_size {
-            let (_, Payload::Body(part)) = self.event() else { panic!("expected a content body") };
+            let (_, Payload::Body(part)) = self.event_or_end()? else { panic!("expected a content body") };
             message.body.extend_from_slice(&part);
             message.body_frames += 1;
         }
         assert_eq!(message.body.len() as u64, header.body_size, "a body as long as announced");
-        message
+        Some(message)
     }
 
     // ---- refusals
@@ -411,6 +514,17 @@ impl Wire {
     #[track_caller]
     pub fn is_dropped(mut self) {
         assert_eq!(self.frame_or_end(), None, "the socket is closed without a frame");
+    }
+
+    /// Whether something comes, or is there, within this time. It stays to be read.
+    pub fn comes_within(&mut self, duration: Duration) -> bool {
+        if self.consumed < self.input.len() {
+            return true;
+        }
+        self.patience(duration);
+        let came = self.socket.peek(&mut [0]).is_ok();
+        self.patience(PATIENCE);
+        came
     }
 
     /// Nothing may come for this long.

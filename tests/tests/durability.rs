@@ -309,6 +309,75 @@ fn messages_larger_than_a_file_of_the_log_survive_a_kill() {
     assert_eq!(c.take_text("q"), None);
 }
 
+/// The last messages of a queue were settled when its shard stored its state. The numbers of later ones must not be given anew when the
+/// log is replayed behind that state, or removals in the log take out others than those that were settled.
+#[test]
+#[ignore = "Machine::restore forgets the next number when the last messages of the queue are gone"]
+fn messages_keep_their_numbers_when_the_last_ones_were_settled_before_a_snapshot() {
+    let mut node = Node::start_with("message_log.file_size = 1MiB\n");
+    let mut c = Wire::open(&node);
+    durable(&mut c, "q");
+    confirmed(&mut c, "q", (0..10).map(|n| format!("early {n}")));
+    c.open_channel(2).on(2);
+    c.call(tx::Select {});
+    for n in 0..10 {
+        let message = c.get("q").expect("ten messages");
+        if n >= 5 {
+            c.send(ack(message.method.delivery_tag));
+        }
+    }
+    c.call(tx::Commit {});
+    c.close_channel();
+
+    // Other queues fill the log until its first file goes: then the state of every shard is stored.
+    let first = node.data_dir().join("log/00000000000000000001.log");
+    let mut other = Wire::open(&node);
+    durable(&mut other, "churn");
+    other.call(confirm::Select::default());
+    let mut sent = 0;
+    eventually("the first log file to go", || {
+        for _ in 0..10 {
+            other.publish_with(publish("", "churn"), persistent(), vec![b'x'; 100_000]);
+            sent += 1;
+            other.all_confirmed(sent..=sent);
+        }
+        other.call(queue_purge("churn"));
+        !first.exists()
+    });
+
+    c.open_channel(3).on(3);
+    confirmed(&mut c, "q", (0..20).map(|n| format!("late {n}")));
+    c.open_channel(4).on(4);
+    c.call(tx::Select {});
+    for _ in 0..8 {
+        let message = c.get("q").expect("early ones and late ones");
+        c.send(ack(message.method.delivery_tag));
+    }
+    c.call(tx::Commit {});
+    node.restart();
+    let mut c = Wire::open(&node);
+    let left: Vec<String> = std::iter::from_fn(|| c.take_text("q")).collect();
+    assert_eq!(left, (3..20).map(|n| format!("late {n}")).collect::<Vec<_>>());
+}
+
+/// The design promises it; this version does not keep it: a removal is lazily on disk within 50 ms, and close-ok does not wait for it.
+#[test]
+#[ignore = "close-ok does not wait for the removals of the channel's acknowledgements yet"]
+fn acknowledgements_before_close_ok_survive_a_kill() {
+    let mut node = Node::start();
+    let mut c = Wire::open(&node);
+    durable(&mut c, "q");
+    confirmed(&mut c, "q", (0..10).map(|n| n.to_string()));
+    for _ in 0..10 {
+        let message = c.get("q").expect("ten messages");
+        c.send(ack(message.method.delivery_tag));
+    }
+    c.close_channel();
+    node.restart();
+    let mut c = Wire::open(&node);
+    assert_eq!(c.take_text("q"), None);
+}
+
 #[test]
 fn nothing_confirmed_is_lost_when_the_node_is_killed_under_load() {
     kill_rounds(Node::start(), KILL_ROUNDS, 1);

@@ -9,7 +9,7 @@ use amqp::{Exception, MethodId, ReplyCode};
 use parking_lot::Mutex;
 use queue::{Op, QueueId};
 use rustc_hash::FxHashMap;
-use storage::{Admission as LogAdmission, LogOptions, StorageError};
+use storage::{Admission as LogAdmission, LogOptions, StorageError, Verify};
 
 use crate::auth::{AccessControl, Password};
 use crate::budget::MessageMemory;
@@ -24,10 +24,8 @@ use crate::store::Store;
 use crate::topology::{ConnectionId, QueueRecord, Topology};
 use crate::vhost::Vhost;
 
-/// How often memory use is looked at. A flood of 400 MB/s grows by 40 MB in that time.
-const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Free space and the length of the log are looked at once in so many looks at the memory: about twice a second.
-const DISK_CHECK_EVERY: u32 = 5;
+/// How often memory use and free space are looked at. A flood of 400 MB/s grows by 40 MB in that time.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Set in the ids of queues in memory, so that they never meet those of durable queues, which come from the metadata's log.
 const LOCAL_QUEUE: u64 = 1 << 63;
 /// A reserve file is one part in so many of an ordinary one: it takes acknowledgements and removals only.
@@ -95,7 +93,8 @@ impl Broker {
         let directory = Directory::new(Arc::clone(&metadata), &settings.loopback_users);
         let durable_shards = settings.durable_shards;
         let (log, snapshots) = (store.log(), store.snapshots());
-        let recovered = metadata::recover(log, snapshots, &directory, local_shards, durable_shards)?;
+        let accept_damage = settings.accept_damage;
+        let recovered = metadata::recover(log, snapshots, &directory, local_shards, durable_shards, accept_damage)?;
         let recovered_queues = metadata::recovered_queues(&directory, local_shards, durable_shards);
         let is_first = directory.is_new() && !settings.begins_empty;
         let first_changes = if is_first { first_changes(&settings, &directory)? } else { Vec::new() };
@@ -127,6 +126,10 @@ impl Broker {
         }
         for (durable_shard, recovered) in (0..).zip(broker.recover_durable_shards()?) {
             tokio::spawn(DurableShardTask::new(Arc::clone(&broker), durable_shard, recovered).run());
+            if accept_damage {
+                // Without what is lost: the next start need not accept it again.
+                broker.shard(broker.durable_shard(durable_shard)).send(ShardInput::MakeSnapshot);
+            }
         }
         broker.store.log().accounting_complete();
         for change in first_changes {
@@ -254,7 +257,9 @@ impl Broker {
 
     /// The log takes no more: nothing durable can be promised until the node is started again.
     pub(crate) fn log_failed(&self) {
-        self.log_failed.store(true, Ordering::Release);
+        if !self.log_failed.swap(true, Ordering::AcqRel) {
+            self.check_disk();
+        }
     }
 
     /// Who takes direct replies.
@@ -507,6 +512,9 @@ fn log_options(settings: &Settings) -> LogOptions {
         file_bytes: settings.log_file_bytes,
         reserve_bytes: settings.log_file_bytes / RESERVE_SHARE,
         budget_bytes: settings.log_budget_bytes,
+        accept_damage: settings.accept_damage,
+        // Then the log has to end before whatever is damaged: a replay that passes over an entry would number messages anew.
+        verify: if settings.accept_damage { Verify::All } else { Verify::Newest },
         slack_bytes: u64::from(settings.log_file_bytes) * LOG_SLACK_FILES,
         ..LogOptions::default()
     }
@@ -520,8 +528,7 @@ pub(crate) fn is_durable(queue: QueueId) -> bool {
 /// Raises and clears the alarms.
 async fn watch(broker: Arc<Broker>) {
     let limit = broker.settings.memory_high_watermark_bytes;
-    let mut interval = tokio::time::interval(MEMORY_CHECK_INTERVAL);
-    let mut looks = 0u32;
+    let mut interval = tokio::time::interval(CHECK_INTERVAL);
     loop {
         interval.tick().await;
         let used = crate::memory::resident_bytes().unwrap_or(0).max(broker.memory.bytes());
@@ -530,9 +537,6 @@ async fn watch(broker: Arc<Broker>) {
         } else if used < limit / 100 * MEMORY_ALARM_END_PERCENT {
             broker.set_alarm(&broker.memory_alarm, false, "memory", limit);
         }
-        looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(DISK_CHECK_EVERY) {
-            broker.check_disk();
-        }
+        broker.check_disk();
     }
 }

@@ -12,6 +12,8 @@ mod budget;
 mod connection;
 mod directory;
 mod durable;
+#[doc(hidden)]
+pub mod fuzzing;
 mod limits;
 mod mailbox;
 pub mod memory;

@@ -56,6 +56,8 @@ pub struct Settings {
     pub loopback_users: Vec<String>,
     /// Where the node keeps its data.
     pub data_dir: PathBuf,
+    /// Start with a damaged data directory, without what is lost.
+    pub accept_damage: bool,
     /// Tasks that own queues in memory; 0 is one per core.
     pub shards: usize,
     /// Shards of durable queues. Fixed when a data directory is made.
@@ -89,6 +91,7 @@ impl Default for Settings {
             default_permissions: [".*".to_owned(), ".*".to_owned(), ".*".to_owned()],
             loopback_users: vec!["guest".to_owned()],
             data_dir: PathBuf::from("warrenmq-data"),
+            accept_damage: false,
             shards: 0,
             durable_shards: 12,
         }

@@ -1,5 +1,6 @@
 //! The node's log as the broker uses it: one directory, one log, a group for the metadata and one for each durable shard.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,14 +72,19 @@ impl Store {
     /// A directory that is in use, cannot be written, is of a newer format, or is damaged.
     pub(crate) fn open(dir: &Path, options: LogOptions) -> Result<(Self, storage::Writer, Recovered), StorageError> {
         let fs: Arc<dyn FileSystem> = Arc::new(DiskFs);
-        fs.create_dir(dir).map_err(io("create", dir))?;
-        let lock = fs.lock(&dir.join("lock")).map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => StorageError::InUse { dir: dir.to_path_buf() },
-            _ => io("lock", dir)(error),
-        })?;
+        fs.create_dir(dir).map_err(refusal("create", dir))?;
+        let lock = fs.lock(&dir.join("lock")).map_err(refusal("lock", dir))?;
         let identity = match Identity::load(&*fs, dir)? {
             Some(identity) => identity,
-            None => Identity::create(&*fs, dir)?,
+            // With a new identity what is there would be another node's.
+            None if holds_data(&*fs, dir) => {
+                let lost = "the file is missing, and with it the identity of the node whose data is here";
+                return Err(StorageError::damaged(dir.join("identity"), 0, lost));
+            }
+            None => {
+                sync_parent(&*fs, dir);
+                Identity::create(&*fs, dir)?
+            }
         };
         let snapshots = Snapshots::open(Arc::clone(&fs), &dir.join("snapshots"), identity.node)?;
         let accept_damage = options.accept_damage;
@@ -87,6 +93,8 @@ impl Store {
         let listeners = Arc::new(Listeners::default());
         let completion = Arc::clone(&listeners) as Arc<dyn Completion>;
         let (log, writer, recovered) = Log::open(Arc::clone(&fs), &dir.join("log"), identity, options, completion)?;
+        // The directories that were just made: what is promised of their contents holds for them, too.
+        fs.sync_dir(dir).map_err(io("sync", dir))?;
         let (dir, threads) = (dir.to_path_buf(), Mutex::new(None));
         let store = Self { log, snapshots, segments, fs, dir, threads, accept_damage, listeners, _lock: lock };
         Ok((store, writer, recovered))
@@ -136,6 +144,33 @@ impl Store {
     pub(crate) fn close(&self) {
         if let Some(threads) = self.threads.lock().take() {
             threads.close();
+        }
+    }
+}
+
+/// Whether a node has used the data directory.
+fn holds_data(fs: &dyn FileSystem, dir: &Path) -> bool {
+    ["log", "snapshots", "segments"].iter().any(|part| fs.list(&dir.join(part)).is_ok_and(|files| !files.is_empty()))
+}
+
+/// The name of a new data directory is to last as well. Its parent may be somebody else's, and not to be opened: then that is their affair.
+fn sync_parent(fs: &dyn FileSystem, dir: &Path) {
+    if let Some(parent) = dir.parent()
+        && let Err(error) = fs.sync_dir(parent)
+    {
+        tracing::debug!(dir = %parent.display(), %error, "the directory of the data directory cannot be synced");
+    }
+}
+
+fn refusal<'a>(action: &'static str, dir: &'a Path) -> impl FnOnce(std::io::Error) -> StorageError + 'a {
+    move |error| {
+        let dir = dir.to_path_buf();
+        match error.kind() {
+            ErrorKind::WouldBlock => StorageError::InUse { dir },
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                StorageError::NotWritable { dir, source: Arc::new(error) }
+            }
+            _ => io(action, &dir)(error),
         }
     }
 }

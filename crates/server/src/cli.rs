@@ -38,6 +38,9 @@ pub(crate) struct ServerArgs {
     /// Where the node keeps its data [default: ./warrenmq-data]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Start with a damaged data directory, without what is lost: the log says what that is
+    #[arg(long)]
+    pub accept_damage: bool,
     /// Where to listen for AMQP; may be given more than once [default: 5672, all interfaces]
     #[arg(long, value_name = "ADDR:PORT", value_parser = ListenAddress::parse_with_ephemeral)]
     pub listen: Vec<ListenAddress>,
@@ -81,6 +84,7 @@ mod tests {
             assert_eq!(args.node_name.as_deref(), Some("a@b"));
         }
         assert!(parse(&[]).expect("valid").listen.is_empty());
+        assert!(parse(&["--accept-damage"]).expect("valid").accept_damage && !parse(&[]).expect("valid").accept_damage);
     }
 
     #[test]

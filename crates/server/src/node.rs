@@ -128,6 +128,7 @@ fn settings(config: &Config) -> Settings {
         default_permissions: [first.configure.clone(), first.write.clone(), first.read.clone()],
         loopback_users: config.loopback_users.clone(),
         data_dir: config.data_dir.clone(),
+        accept_damage: config.accept_damage,
         ..Settings::default()
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct Session {
     pub(super) routes: RouteCache,
     pub(super) route_set: RouteSet,
     in_flight_bytes: usize,
+    /// Something was published since nothing was in flight.
+    publishes_in_flight: bool,
     /// The channel whose pending answer holds the input up.
     stalled: Option<u16>,
     /// An alarm is on and the client published: it is not read. `told`: it was sent `connection.blocked`.
@@ -157,6 +159,7 @@ impl Session {
             routes: RouteCache::default(),
             route_set: RouteSet::new(),
             in_flight_bytes: 0,
+            publishes_in_flight: false,
             stalled: None,
             blocked: None,
             held_cancels: Vec::new(),
@@ -343,6 +346,7 @@ impl Session {
     fn batch_done(&mut self, shard: u32, number: u64) {
         let (bytes, done) = self.turns.batch_done(shard, number);
         self.in_flight_bytes -= bytes;
+        self.publishes_in_flight &= self.in_flight_bytes > 0;
         if let Some(turn) = done {
             self.turn_done(turn);
         }
@@ -579,6 +583,7 @@ impl Session {
     /// Called for each publish: while an alarm is on, the first one is the last.
     #[inline]
     pub(super) fn check_alarm(&mut self) {
+        self.publishes_in_flight = true;
         if self.broker.is_alarmed() && self.blocked.is_none() {
             self.block();
         }
@@ -600,6 +605,10 @@ impl Session {
     fn alarm_changed(&mut self) {
         use amqp::methods::connection::{AMQPMethod, Unblocked};
         if self.broker.is_alarmed() {
+            // What it published waits, so it is not read, and there will be no next publish to tell it after.
+            if self.publishes_in_flight && self.in_flight_bytes >= IN_FLIGHT_HIGH && self.blocked.is_none() {
+                self.block();
+            }
             return;
         }
         if let Some(blocked) = self.blocked.take() {

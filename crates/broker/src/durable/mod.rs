@@ -14,7 +14,7 @@ mod keeper;
 mod moving;
 mod reader;
 mod recovery;
-mod snapshot;
+pub(crate) mod snapshot;
 mod task;
 mod varint;
 

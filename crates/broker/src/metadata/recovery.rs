@@ -81,13 +81,14 @@ pub(crate) struct Recovered {
 /// Fills the directory with what is durable.
 ///
 /// # Errors
-/// Damage that loses something; data of a newer release or for more shards.
+/// Damage that loses something, unless `accept_damage`; data of a newer release or for more shards.
 pub(crate) fn recover(
     log: &Log,
     snapshots: &Snapshots,
     directory: &Directory,
     local_shards: u32,
     durable_shards: u32,
+    accept_damage: bool,
 ) -> Result<Recovered, RecoveryError> {
     let mut replay = Replay { directory, local_shards, durable_shards, ids: FxHashSet::default() };
     let status = log.status(METADATA);
@@ -95,6 +96,10 @@ pub(crate) fn recover(
     let loaded = match snapshots.load(snapshot::NAME) {
         Err(StorageError::Damaged(damage)) if compacted == Index(0) => {
             tracing::error!(%damage, "no snapshot is good, but the log goes back to the beginning");
+            None
+        }
+        Err(StorageError::Damaged(damage)) if accept_damage => {
+            tracing::error!(%damage, "no snapshot is good: started with what the log still has");
             None
         }
         loaded => loaded?,
@@ -110,12 +115,15 @@ pub(crate) fn recover(
         state.newest = index;
         state.bytes = contents.len() as u64;
     }
-    if compacted > state.newest {
-        return Err(RecoveryError::Gap {
-            what: missing(loaded.as_ref()),
-            first: compacted.next(),
-            contained: state.newest,
-        });
+    let gap = compacted > state.newest;
+    if gap {
+        let (what, first, contained) = (missing(loaded.as_ref()), compacted.next(), state.newest);
+        let error = RecoveryError::Gap { what, first, contained };
+        if !accept_damage {
+            return Err(error);
+        }
+        tracing::error!(%error, "started without what is lost");
+        state.newest = compacted;
     }
     // Whatever contains up to there, the log does not need it: if it is a snapshot, it is there.
     state.older = compacted;
@@ -131,6 +139,13 @@ pub(crate) fn recover(
             state.entry_bytes += entry.payload.len() as u64;
             applied = entry.index;
         }
+    }
+    if gap {
+        // From now on it is whole: the next start need not accept anything.
+        let mut builder = snapshot::Builder::new(applied, local_shards);
+        builder.add_directory(directory);
+        snapshots.store(snapshot::NAME, &[builder.finish()])?;
+        state.newest = applied;
     }
     // After damage that was accepted the log may end before the snapshot.
     let ahead_of_log = applied > last;

@@ -85,6 +85,8 @@ pub(super) struct SnapshotState {
     pub(super) entry_bytes: u64,
     /// One is being stored.
     storing: bool,
+    /// The last one could not be stored.
+    failing: bool,
     /// The log was told to forget up to here.
     pub(super) compacted: Index,
     /// With this submission.
@@ -306,9 +308,13 @@ impl Metadata {
         self.snapshots.storing = false;
         if let Err(error) = result {
             // The log keeps its entries, so nothing is lost; the next occasion tries again.
-            tracing::error!(%error, "cannot store a snapshot of exchanges, queues and bindings");
+            // Said once: on a full disk the next occasion is in a moment.
+            if !std::mem::replace(&mut self.snapshots.failing, true) {
+                tracing::error!(%error, "cannot store a snapshot of exchanges, queues and bindings: tried again until it can");
+            }
             return;
         }
+        self.snapshots.failing = false;
         self.snapshots.older = std::mem::replace(&mut self.snapshots.newest, index);
         if self.snapshots.older > self.snapshots.compacted {
             let ticket = self.pipeline.take_ticket();

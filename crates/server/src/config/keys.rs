@@ -98,6 +98,7 @@ impl Draft {
         let config = &mut self.config;
         match key {
             ["data_dir"] => config.data_dir = value.into(),
+            ["accept_damage"] => config.accept_damage = boolean(value)?,
             ["cluster_name"] => value.clone_into(&mut config.cluster_name),
             ["listeners", "tcp"] if value == "none" => self.no_listeners = true,
             ["listeners", "tcp"] => {

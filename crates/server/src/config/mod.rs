@@ -105,6 +105,7 @@ fn apply_arguments(args: &ServerArgs, draft: &mut keys::Draft) {
     if let Some(data_dir) = &args.data_dir {
         config.data_dir.clone_from(data_dir);
     }
+    config.accept_damage |= args.accept_damage;
     if let Some(node_name) = &args.node_name {
         config.node_name.clone_from(node_name);
     }

@@ -18,6 +18,8 @@ pub(crate) const COMPATIBLE_VERSION: &str = "3.10.8";
 pub(crate) struct Config {
     /// Where the node keeps its data; absolute.
     pub data_dir: PathBuf,
+    /// Start with a damaged data directory, without what is lost.
+    pub accept_damage: bool,
     /// `name@host`.
     pub node_name: String,
     /// What clients are told in `server-properties`; the node's name unless set.
@@ -192,6 +194,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             data_dir: "warrenmq-data".into(),
+            accept_damage: false,
             node_name: default_node_name(),
             cluster_name: String::new(),
             listeners: vec![ListenAddress::Any(5672)],

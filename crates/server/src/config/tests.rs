@@ -59,6 +59,7 @@ fn every_key_sets_what_it_names() {
     let config = config(
         r"
         data_dir = /data
+        accept_damage = true
         cluster_name = blue one
         listeners.tcp.default = 5673
         listeners.tcp.1 = 127.0.0.1:5674
@@ -99,6 +100,7 @@ fn every_key_sets_what_it_names() {
     assert_eq!(first.tags, [Tag::Monitoring]);
     assert_eq!((first.configure.as_str(), first.write.as_str(), first.read.as_str()), ("^a", "^b", ""));
     assert_eq!(config.data_dir, Path::new("/data"));
+    assert!(config.accept_damage && !Config::default().accept_damage);
     assert_eq!(config.cluster_name, "blue one");
     assert_eq!(listeners(&config), ["127.0.0.1:5674", "[::1]:5675", "port 5673 of all interfaces"]);
     assert_eq!(config.loopback_users, ["alice"]);

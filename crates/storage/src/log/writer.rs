@@ -425,7 +425,12 @@ impl Writer {
             return pool
                 .make_large(u32::try_from(needed).ok().filter(|&needed| needed <= MAX_FILE_BYTES).ok_or(too_large)?);
         }
-        let free = match pool.take() {
+        let taken = pool.take();
+        if taken.as_ref().is_err_and(StorageError::is_full) {
+            // It may sleep, and from now on it is to look for space again and again.
+            self.shared.wake_maintenance();
+        }
+        let free = match taken {
             Err(error) if error.is_full() && critical => pool.take_reserve().ok_or(error)?,
             other => other?,
         };
