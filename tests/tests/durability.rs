@@ -312,7 +312,6 @@ fn messages_larger_than_a_file_of_the_log_survive_a_kill() {
 /// The last messages of a queue were settled when its shard stored its state. The numbers of later ones must not be given anew when the
 /// log is replayed behind that state, or removals in the log take out others than those that were settled.
 #[test]
-#[ignore = "Machine::restore forgets the next number when the last messages of the queue are gone"]
 fn messages_keep_their_numbers_when_the_last_ones_were_settled_before_a_snapshot() {
     let mut node = Node::start_with("message_log.file_size = 1MiB\n");
     let mut c = Wire::open(&node);

@@ -24,7 +24,6 @@ fn no_promise_is_broken_when_power_fails_under_load() {
 }
 
 #[test]
-#[ignore = "a shard panics after a restart: more messages of a segment are released than it counted (runs that are merged over a gap)"]
 fn no_promise_is_broken_when_power_fails_while_messages_move() {
     lives("no_promise_is_broken_when_power_fails_while_messages_move", Some(SMALL_FILES), LONG_LIFE);
 }

@@ -239,6 +239,14 @@ impl Cold {
         self.chunks.push_back(chunk);
     }
 
+    /// Uses up all numbers below `next`: what is behind the last chunk is gone. Means nothing while there is no chunk.
+    pub(crate) fn advance_to(&mut self, next: u64) {
+        if let Some(end) = self.end().filter(|&end| end < next) {
+            self.removed.insert(end, next - 1);
+            self.end = next;
+        }
+    }
+
     /// Notes that `first..=last` are removed, as far as they are here.
     pub(crate) fn remove(&mut self, first: u64, last: u64) {
         let (Some(start), Some(end)) = (self.chunks.front().map(|chunk| chunk.first), self.end()) else { return };

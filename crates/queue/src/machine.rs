@@ -124,6 +124,7 @@ impl Machine {
         for chunk in chunks {
             machine.cold.push_after_gap(chunk);
         }
+        machine.cold.advance_to(next.0);
         for &(first, last) in removed {
             machine.cold.remove(first, last);
         }
@@ -267,10 +268,9 @@ impl Machine {
     /// Brings the first chunk back. `messages` are all that the entry has for this queue, in order; `None` stands for one that could
     /// not be read and is lost. Answers how many bytes of memory they take.
     pub fn page_in(&mut self, messages: Vec<Option<Paged>>, releases: &mut Vec<Release>) -> u64 {
+        let Some(end) = self.cold.end() else { return 0 };
         let Some((chunk, removed)) = self.cold.pop_front() else { return 0 };
-        let mut bytes = 0;
-        // What of the chunk is accounted for, here or by its slot.
-        let (mut seen_bytes, mut seen) = (0, 0);
+        let (mut bytes, mut alive) = (0, 0);
         let mut messages = messages.into_iter();
         self.live.advance_to(Sequence(chunk.first));
         if self.ready == 0 && self.returned.is_empty() {
@@ -278,29 +278,26 @@ impl Machine {
         }
         for sequence in chunk.first..chunk.end() {
             debug_assert_eq!(self.live.next_sequence().0, sequence, "what is cold follows what is in memory");
-            let message = messages.next().flatten();
-            if let Some(Paged { message, .. }) = &message {
-                seen_bytes += message.len() as u64;
-                seen += 1;
-            }
-            match message {
+            match messages.next().flatten() {
                 Some(Paged { message, place }) if !removed.contains(sequence) => {
                     bytes += message.len() as u64;
+                    alive += 1;
                     self.ready += 1;
                     let redelivered = Sequence(sequence) < self.delivered_up_to;
                     self.live.push(Slot { message, state: State::Ready, redelivered, place: Some(place) });
                 }
-                Some(Paged { message, place }) => {
-                    releases.push(Release { file: place.file, bytes: message.len() as u64, messages: 1 });
-                    self.live.push_hole();
-                }
-                None => self.live.push_hole(),
+                _ => self.live.push_hole(),
             }
         }
-        let unread = u64::from(chunk.records()).saturating_sub(seen);
-        if unread > 0 {
-            let bytes = u64::from(chunk.bytes).saturating_sub(seen_bytes);
-            releases.push(Release { file: chunk.file, bytes, messages: unread });
+        if self.cold.is_empty() {
+            self.live.advance_to(Sequence(end));
+        }
+        // What is not in memory now was removed, or is lost. A segment may have records of removed messages that nobody counted, so this
+        // goes by what was counted, not by what was read.
+        let gone = u64::from(chunk.records()).saturating_sub(alive);
+        if gone > 0 {
+            let bytes = u64::from(chunk.bytes).saturating_sub(bytes);
+            releases.push(Release { file: chunk.file, bytes, messages: gone });
         }
         bytes
     }

@@ -10,7 +10,6 @@ fn chunk(first: u64, count: u32) -> Chunk {
 /// snapshot name messages by the numbers that they got at the time: if the restored queue gives other ones, a removal takes out the
 /// wrong message.
 #[test]
-#[ignore = "Machine::restore forgets the next number when the last messages of the queue are gone"]
 fn the_next_message_gets_the_number_of_the_snapshot_even_if_the_last_ones_are_gone() {
     let settings = Settings { durable: true, ..Settings::default() };
     let machine = Machine::restore(QueueId(1), settings, Sequence(10), Sequence(0), vec![chunk(0, 5)], &[]);
@@ -19,7 +18,6 @@ fn the_next_message_gets_the_number_of_the_snapshot_even_if_the_last_ones_are_go
 }
 
 #[test]
-#[ignore = "Machine::restore forgets the next number when the last messages of the queue are gone"]
 fn a_message_behind_removed_ones_keeps_its_number_after_restoring() {
     let settings = Settings { durable: true, ..Settings::default() };
     let mut machine = Machine::restore(QueueId(1), settings, Sequence(10), Sequence(0), vec![chunk(0, 5)], &[]);
@@ -32,7 +30,6 @@ fn a_message_behind_removed_ones_keeps_its_number_after_restoring() {
 }
 
 #[test]
-#[ignore = "Machine::restore forgets the next number when the last messages of the queue are gone"]
 fn numbers_behind_the_last_chunk_are_not_given_again_when_it_is_brought_back() {
     let settings = Settings { durable: true, ..Settings::default() };
     let mut machine = Machine::restore(QueueId(1), settings, Sequence(10), Sequence(0), vec![chunk(0, 5)], &[]);

@@ -143,9 +143,9 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
 /// # Errors
 /// Messages that are nowhere, unless that is accepted.
 fn locate(store: &Store, group: GroupId, shard: &mut Shard) -> Result<(), StorageError> {
-    let (oldest, segments) = (store.log().oldest_file(), store.segments());
+    let (log, segments) = (store.log(), store.segments());
     let gone = |file: u64| match FileId::from_raw(file).kind() {
-        FileKind::Log(file) => file < oldest,
+        FileKind::Log(file) => !log.has_file(file),
         FileKind::Segment(segment) => !segments.has(group, segment),
     };
     let mut wanted: FxHashMap<QueueKey, Vec<Interval>> = FxHashMap::default();

@@ -63,6 +63,27 @@ enum Work {
     Removals { removals: Vec<(QueueId, Intervals)>, done: Vec<(u64, u64)> },
 }
 
+/// Removals of a turn.
+#[derive(Debug)]
+struct Removals {
+    /// Their entry.
+    payload: Bytes,
+    removals: Vec<(QueueId, Intervals)>,
+    /// Batches that are done with them.
+    done: Vec<(u64, u64)>,
+}
+
+/// What the log refused for want of space, and all that came after it.
+#[derive(Debug, Default)]
+struct Held {
+    /// Whether it did, and does not take everything yet.
+    refused: bool,
+    /// In the order in which they are to be applied; each with whether it has messages. Bounded by what connections may have in flight.
+    batches: VecDeque<(Batch, bool)>,
+    /// They are submitted again as soon as that may succeed, and then later ones at once.
+    removals: Vec<Removals>,
+}
+
 /// The task.
 pub(crate) struct DurableShardTask {
     broker: Arc<Broker>,
@@ -85,8 +106,8 @@ pub(crate) struct DurableShardTask {
     next_index: u64,
     next_ticket: u64,
     applied: u64,
-    /// The log refused for want of space: from the first refused submission on, all are to be submitted again.
-    refused: bool,
+    /// What the log refused, and what came after it.
+    held: Held,
     bytes_since_snapshot: u64,
     snapshot_bytes: u64,
     snapshot_under_way: bool,
@@ -130,7 +151,7 @@ impl DurableShardTask {
             next_index: recovered.last + 1,
             next_ticket: 1,
             applied: recovered.last,
-            refused: false,
+            held: Held::default(),
             bytes_since_snapshot: recovered.bytes_since_snapshot,
             snapshot_bytes: 0,
             snapshot_under_way: false,
@@ -215,23 +236,29 @@ impl DurableShardTask {
             self.done_with_removals.push((batch.connection, batch.number));
         }
         if has_messages {
-            let payload = batch.buffers[0].clone();
-            let submitted = self.submit(payload, false, false);
-            self.wait(Waiting { submitted: Some(submitted), work: Work::Batch(batch) }, waits_for_removals);
+            self.wait(batch, waits_for_removals, true);
         } else if self.waiting_of.contains_key(&batch.connection) {
-            self.wait(Waiting { submitted: None, work: Work::Batch(batch) }, waits_for_removals);
+            self.wait(batch, waits_for_removals, false);
         } else {
             self.carry_out(batch, None, waits_for_removals);
         }
     }
 
-    fn wait(&mut self, mut waiting: Waiting, done_elsewhere: bool) {
-        if let Work::Batch(batch) = &mut waiting.work {
-            *self.waiting_of.entry(batch.connection).or_default() += 1;
-            // Its end is reported with the removals, which come later in the line.
-            batch.urgent = done_elsewhere;
+    /// Puts a batch into the line; `logged`: it has messages, which are to be written.
+    fn wait(&mut self, mut batch: Batch, done_elsewhere: bool, logged: bool) {
+        *self.waiting_of.entry(batch.connection).or_default() += 1;
+        // Its end is reported with the removals, which come later in the line.
+        batch.urgent = done_elsewhere;
+        if self.held.refused {
+            self.held.batches.push_back((batch, logged));
+        } else {
+            self.line_up(batch, logged);
         }
-        self.waiting.push_back(waiting);
+    }
+
+    fn line_up(&mut self, batch: Batch, logged: bool) {
+        let submitted = logged.then(|| self.submit(batch.buffers[0].clone(), false, false));
+        self.waiting.push_back(Waiting { submitted, work: Work::Batch(batch) });
     }
 
     /// Ops whose time has come.
@@ -282,9 +309,7 @@ impl DurableShardTask {
         self.next_ticket += 1;
         self.next_index += 1;
         self.bytes_since_snapshot += submitted.payload.len() as u64;
-        if !self.refused {
-            self.log.submit(submission(self.group, &submitted));
-        }
+        self.log.submit(submission(self.group, &submitted));
         submitted
     }
 
@@ -309,8 +334,19 @@ impl DurableShardTask {
         }
         let mut payload = Vec::new();
         ops.finish(&mut payload);
+        let removals = Removals { payload: Bytes::from(payload), removals, done };
+        if self.held.refused && !self.held.removals.is_empty() {
+            self.held.removals.push(removals);
+        } else {
+            self.log_removals(removals);
+        }
+    }
+
+    /// Removals make space, so they go ahead of messages that wait for it, and may use the log's reserve.
+    fn log_removals(&mut self, removals: Removals) {
+        let Removals { payload, removals, done } = removals;
         let lazy = done.is_empty();
-        let submitted = self.submit(Bytes::from(payload), true, lazy);
+        let submitted = self.submit(payload, true, lazy);
         self.waiting.push_back(Waiting { submitted: Some(submitted), work: Work::Removals { removals, done } });
     }
 
@@ -364,15 +400,35 @@ impl DurableShardTask {
         }
     }
 
+    /// Nothing of a submission was written, nor of what the group submitted after it: all that is held back. Reports about submissions that
+    /// are held already, or that had no entry, change nothing.
     fn failed(&mut self, ticket: u64, error: &StorageError) {
+        let refused =
+            |waiting: &Waiting| waiting.submitted.as_ref().is_some_and(|submitted| submitted.ticket == ticket);
+        let Some(first) = self.waiting.iter().position(refused) else { return };
+        if let Some(submitted) = &self.waiting[first].submitted {
+            self.next_index = submitted.index;
+        }
+        let mut batches = VecDeque::new();
+        for Waiting { submitted, work } in self.waiting.split_off(first) {
+            match work {
+                Work::Batch(batch) => batches.push_back((batch, submitted.is_some())),
+                Work::Removals { removals, done } => {
+                    let payload = submitted.map(|submitted| submitted.payload).unwrap_or_default();
+                    self.held.removals.push(Removals { payload, removals, done });
+                }
+            }
+        }
+        // They came before what is held already.
+        batches.append(&mut self.held.batches);
+        self.held.batches = batches;
+        let again = std::mem::replace(&mut self.held.refused, true);
         if error.is_full() {
-            if !self.refused {
-                self.refused = true;
+            if !again {
                 tracing::warn!(shard = self.durable_shard, %error, "no space for the log: publishes wait");
                 self.ask_again();
             }
-        } else if !self.refused {
-            self.refused = true;
+        } else {
             let shard = self.durable_shard;
             tracing::error!(shard, ticket, %error, "the log takes no more: nothing durable is confirmed from now on");
             self.broker.log_failed();
@@ -387,28 +443,22 @@ impl DurableShardTask {
         });
     }
 
-    /// Submits again what was refused, if the log takes it now.
+    /// Submits what was held back, as far as the log takes it now: removals first.
     fn retry(&mut self) {
-        if !self.refused {
+        let admission = self.log.admission();
+        if !self.held.refused || admission == LogAdmission::Stopped {
             return;
         }
-        match self.log.admission() {
-            LogAdmission::Stopped => {}
-            admission => {
-                let unwritten = self.waiting.iter().filter_map(|waiting| waiting.submitted.as_ref());
-                let mut unwritten = unwritten.filter(|submitted| submitted.location.is_none()).peekable();
-                // The line keeps its order: removals behind a message that does not fit wait with it.
-                let first_fits = unwritten.peek().is_none_or(|first| first.critical);
-                if admission == LogAdmission::Open || first_fits {
-                    self.refused = false;
-                    self.log.resume(self.group);
-                    for submitted in unwritten {
-                        self.log.submit(submission(self.group, submitted));
-                    }
-                } else {
-                    self.ask_again();
-                }
-            }
+        self.log.resume(self.group);
+        for removals in std::mem::take(&mut self.held.removals) {
+            self.log_removals(removals);
+        }
+        if admission != LogAdmission::Open {
+            return self.ask_again();
+        }
+        self.held.refused = false;
+        for (batch, logged) in std::mem::take(&mut self.held.batches) {
+            self.line_up(batch, logged);
         }
     }
 
@@ -467,7 +517,7 @@ impl DurableShardTask {
     }
 
     fn make_snapshot(&mut self) {
-        if self.snapshot_under_way || self.refused {
+        if self.snapshot_under_way {
             return;
         }
         self.snapshot_under_way = true;
@@ -488,7 +538,7 @@ impl DurableShardTask {
 
     fn snapshot_stored(&mut self, applied: Option<u64>) {
         self.snapshot_under_way = false;
-        let Some(applied) = applied.filter(|&applied| applied > 0 && !self.refused) else { return };
+        let Some(applied) = applied.filter(|&applied| applied > 0) else { return };
         self.log.submit(Submission {
             group: self.group,
             ticket: Ticket(self.next_ticket),

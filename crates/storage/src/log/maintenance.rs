@@ -67,6 +67,11 @@ impl Log {
         due.map(|last| *state.files.keys().next().expect("there is one")..=last)
     }
 
+    /// Whether the log has such a file. One that is missing left it, or was lost in damage that was accepted.
+    pub fn has_file(&self, file: FileNumber) -> bool {
+        self.shared.state.read().files.contains_key(&file)
+    }
+
     /// The oldest file of the log: what lies in earlier ones is in segments.
     pub fn oldest_file(&self) -> FileNumber {
         self.shared.state.read().files.keys().next().copied().unwrap_or_default()
