@@ -44,7 +44,6 @@ enum Damage {
 
 /// A data directory with every kind of file in it; the broker that made it stopped in order.
 struct Template {
-    _directory: tempfile::TempDir,
     data: PathBuf,
     files: Vec<PathBuf>,
 }
@@ -55,8 +54,9 @@ fn template() -> &'static Template {
 }
 
 fn make_template() -> Template {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let data = directory.path().join("data");
+    // In the target directory: what is kept for all tests of a run is never dropped.
+    let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join("damage-template");
+    let _ = fs::remove_dir_all(&data);
     let mut node = Node::start_as(Setup { data_dir: Some(data.clone()), ..Setup::config(CONFIG) });
     let mut c = Wire::open(&node);
     c.call(confirm::Select::default());
@@ -87,7 +87,7 @@ fn make_template() -> Template {
     node.terminate();
     assert!(node.wait().success());
     let files = files_in(&data);
-    Template { _directory: directory, data, files }
+    Template { data, files }
 }
 
 fn text(queue: &str, number: u64) -> String {

@@ -320,7 +320,7 @@ fn example_file_has_known_keys_alone_and_the_defaults_it_claims() {
             defaults.push('\n');
         }
     }
-    assert_eq!(count, 40, "settings found in the example");
+    assert_eq!(count, 41, "settings found in the example");
     assert_eq!(config(&defaults), config(""));
 }
 
