@@ -242,9 +242,14 @@ static void count(void) {
 
 /* ---- what is noted ---------------------------------------------------------------------------------------------- */
 
+/* The socket of the commands is no data: it is made anew at every start. */
+static int is_socket(const char *path) {
+    return strstr(path, "/.ctl") || strstr(path, "/ctl.sock");
+}
+
 static int below(const char *path) {
     size_t n = strlen(dir);
-    return !strncmp(path, dir, n) && (path[n] == '/' || !path[n]);
+    return !is_socket(path) && !strncmp(path, dir, n) && (path[n] == '/' || !path[n]);
 }
 
 static int path_of(int fd, char *path) {

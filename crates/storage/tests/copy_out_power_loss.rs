@@ -179,7 +179,7 @@ impl Shard {
 
 /// What every third message has in front of its body in a segment.
 fn head(sequence: u64) -> Option<[u8; HEAD_BYTES]> {
-    (sequence % 3 == 0).then_some([sequence as u8; HEAD_BYTES])
+    sequence.is_multiple_of(3).then_some([sequence as u8; HEAD_BYTES])
 }
 
 fn log_file(location: Location) -> FileNumber {
@@ -325,7 +325,7 @@ impl Run_ {
             if let Some(files) = store.log.copy_out_due(None) {
                 let survivors = shard.live.iter().filter_map(|(&(queue, sequence), place)| match *place {
                     Place::Log(location) if files.contains(&log_file(location)) => {
-                        let (queue, starts_run) = (QueueKey(queue), sequence % 5 == 0);
+                        let (queue, starts_run) = (QueueKey(queue), sequence.is_multiple_of(5));
                         Some(Survivor { queue, sequence, location, head: head(sequence), starts_run })
                     }
                     _ => None,
@@ -336,7 +336,7 @@ impl Run_ {
                 self.copied += survivors.len() as u64;
                 let runs = store.segments.copy_out(&store.log, GROUP, survivors)?;
                 let inner =
-                    |run: &Run| (run.first + 1..=run.last).any(|at| at % 5 == 0 && keys.contains(&(run.queue.0, at)));
+                    |run: &Run| (run.first + 1..=run.last).any(|at| at.is_multiple_of(5) && keys.contains(&(run.queue.0, at)));
                 assert!(!runs.iter().any(inner), "no run goes over the start of one: {runs:?}");
                 // Life goes on while the copy is made.
                 self.submit(store);
@@ -354,7 +354,7 @@ impl Run_ {
                     let sequences: Vec<u64> = inside.map(|(&(_, sequence), _)| sequence).collect();
                     Alive {
                         intervals: sequences.iter().map(|&first| Interval { first, last: first }).collect(),
-                        starts: sequences.into_iter().filter(|sequence| sequence % 5 == 0).collect(),
+                        starts: sequences.into_iter().filter(|&sequence| sequence.is_multiple_of(5)).collect(),
                     }
                 })?;
                 self.rewritten += 1;
