@@ -155,6 +155,10 @@ impl Group {
         self.writes.waiting_for(now)
     }
 
+    pub(crate) fn unwritten(&self) -> usize {
+        self.writes.len()
+    }
+
     /// The disk is full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.writes.is_blocked()

@@ -16,6 +16,7 @@ use storage::{GroupId, Index, Location, Log, StorageError, StoredEntry};
 use super::{
     cache::{self, EntryCache},
     hard_state::HardState,
+    snapshots,
 };
 
 /// Read at once where nobody limits it.
@@ -262,7 +263,12 @@ impl Storage for ReplicaLog {
 
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         match &self.offer {
-            Some(offer) if offer.get_metadata().index >= request_index.max(self.compacted.0) => Ok(offer.clone()),
+            Some(offer) if offer.get_metadata().index >= request_index.max(self.compacted.0) => {
+                // Who is to get it may be a member since a moment only.
+                let metadata = offer.get_metadata();
+                let hard = &self.hard;
+                Ok(snapshots::make(metadata.index, metadata.term, &hard.configuration, hard.configured_at))
+            }
             _ => {
                 self.reads.borrow_mut().snapshot_wanted = true;
                 Err(RaftStorageError::SnapshotTemporarilyUnavailable.into())

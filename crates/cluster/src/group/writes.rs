@@ -143,6 +143,10 @@ impl Writes {
         self.blocked
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.line.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.line.is_empty()
     }

@@ -69,6 +69,10 @@ pub struct GroupView {
     pub configuration: Configuration,
     /// On a leader: how far each other member is known to be.
     pub matched: Vec<(MemberId, Index)>,
+    /// Writes that the log has not reported yet.
+    pub unwritten: usize,
+    /// The log refused a write for want of space; it is tried again and again.
+    pub blocked: bool,
     /// It has stopped on this node.
     pub failed: bool,
 }
@@ -159,6 +163,8 @@ impl Node {
             compacted: Index(group.compacted()),
             configuration: group.configuration().clone(),
             matched: if group.is_leader() { matched.collect() } else { Vec::new() },
+            unwritten: group.unwritten(),
+            blocked: group.is_blocked(),
             failed: group.is_failed(),
         })
     }
@@ -233,8 +239,11 @@ impl Node {
 
     // ---- peers --------------------------------------------------------------------------------------------------------
 
-    /// There is an authenticated link to a peer.
+    /// There is an authenticated link to a peer; one that there was is given up for it.
     pub fn link_up(&mut self, peer: MemberId, now: Duration) {
+        if self.peers.is_up(peer) {
+            self.link_down(peer, false, now);
+        }
         self.peers.up(peer, now);
         self.outputs.sends.push((peer, wire::encode_status(self.status)));
         self.each_group(|group, _| group.ping());

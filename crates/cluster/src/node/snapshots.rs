@@ -235,7 +235,10 @@ impl Node {
         now: Duration,
     ) {
         let Some(member) = self.groups.get(&group) else { return };
-        if !member.wants(snapshot) || configuration.is_empty() || !configuration.contains(self.me) {
+        if !configuration.contains(self.me) {
+            return self.say_refuse(group, snapshot);
+        }
+        if !member.wants(snapshot) {
             return self.say_done(group, snapshot);
         }
         match self.transfers.receiving.get_mut(&group) {
@@ -314,7 +317,8 @@ impl Node {
         for (&(group, to), sending) in &mut self.transfers.sending {
             if waited(sending.heard_at) > GIVE_UP {
                 given_up.push((group, to));
-            } else if !sending.accepted && waited(sending.said_at) > AGAIN {
+            } else if waited(sending.heard_at) > AGAIN && waited(sending.said_at) > AGAIN {
+                // The offer was lost, or its answer, or a piece, or the news that all is stored: the receiver says.
                 sending.said_at = now;
                 again.push((group, to));
             }
