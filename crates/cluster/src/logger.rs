@@ -34,7 +34,8 @@ impl Drain for ToTracing {
 
     fn is_enabled(&self, level: Level) -> bool {
         level.is_at_least(Level::Critical)
-            || level.is_at_least(Level::Info) && tracing::enabled!(target: "warrenmq_cluster::raft", tracing::Level::DEBUG)
+            || level.is_at_least(Level::Info)
+                && tracing::enabled!(target: "warrenmq_cluster::raft", tracing::Level::DEBUG)
     }
 }
 

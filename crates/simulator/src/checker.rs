@@ -40,11 +40,8 @@ impl Checker {
         match note {
             Note::Applied { group, index, term, batch, hash } => {
                 self.applied += 1;
-                let known = self.entries.entry((group, index)).or_insert_with(|| Entry {
-                    term,
-                    batch: batch.clone(),
-                    hash,
-                });
+                let known =
+                    self.entries.entry((group, index)).or_insert_with(|| Entry { term, batch: batch.clone(), hash });
                 assert_eq!((known.term, &known.batch), (term, &batch), "entry {index} of group {group} at {by}");
                 assert_eq!(known.hash, hash, "the state of group {group} after entry {index} at {by}");
             }
@@ -107,7 +104,10 @@ impl Checker {
         }
         for ((_, client), number) in self.confirmed.iter().filter(|((of, _), _)| *of == group) {
             let last = machine.last_of(*client);
-            assert!(last >= *number, "batch {number} of client {client} in group {group} was confirmed, {by} has {last}");
+            assert!(
+                last >= *number,
+                "batch {number} of client {client} in group {group} was confirmed, {by} has {last}"
+            );
         }
     }
 }

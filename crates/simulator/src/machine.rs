@@ -163,7 +163,10 @@ impl Machine {
 
     /// Equal for equal states, and hardly ever for others.
     pub fn hash(&self) -> u64 {
-        let queues: Vec<_> = self.queues.iter().filter(|(_, messages)| !messages.is_empty()).collect();
+        // Bodies follow from ids, which is checked where they are read.
+        let ids = |messages: &Vec<(u64, Bytes)>| messages.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+        let queues = self.queues.iter().filter(|(_, messages)| !messages.is_empty());
+        let queues: Vec<_> = queues.map(|(queue, messages)| (*queue, ids(messages))).collect();
         mix(&(self.history, queues, &self.clients))
     }
 
@@ -237,6 +240,9 @@ fn mix(value: &impl Hash) -> u64 {
     impl Hasher for Fnv {
         fn finish(&self) -> u64 {
             self.0
+        }
+        fn write_u64(&mut self, number: u64) {
+            self.0 = (self.0 ^ number).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
         }
         fn write(&mut self, bytes: &[u8]) {
             for byte in bytes {

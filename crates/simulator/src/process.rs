@@ -8,9 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cluster::{
-    ClusterError, Config, Configuration, Event, Fault, GroupStart, MemberId, Node, Outputs, SnapshotId,
-};
+use cluster::{ClusterError, Config, Configuration, Event, Fault, GroupStart, MemberId, Node, Outputs, SnapshotId};
 use storage::{
     Completion, GroupId, Index, LogOptions, Placed, SegmentOptions, SimFs, StorageError, Store, StoreOptions, Ticket,
     Verify, Writer, Written,
@@ -145,8 +143,7 @@ impl Process {
             let machine = restore(&store, group)?;
             let applied = Index(machine.applied);
             starts.push(GroupStart { group, applied, bootstrap: Some(bootstrap.clone()) });
-            let replica =
-                Replica { machine, since_snapshot: 0, view: None, streams: BTreeMap::new(), incoming: None };
+            let replica = Replica { machine, since_snapshot: 0, view: None, streams: BTreeMap::new(), incoming: None };
             replicas.insert(group, replica);
         }
         let node = Node::open(me, config, store.log.clone(), &starts, now)?;

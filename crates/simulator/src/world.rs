@@ -200,9 +200,10 @@ impl World {
             Happening::Connect { a, b } => self.connect(a, b),
             Happening::Gone { host, life, peer, link, closed_by_peer } => {
                 // Late news: there is a new link already, which ended the old one.
-                let newer = self.hosts.iter().position(|host| host.member == peer).is_some_and(|other| {
-                    self.links.get(&pair(host, other)).is_some_and(|current| *current != link)
-                });
+                let newer =
+                    self.hosts.iter().position(|host| host.member == peer).is_some_and(|other| {
+                        self.links.get(&pair(host, other)).is_some_and(|current| *current != link)
+                    });
                 if newer {
                     return;
                 }
@@ -377,13 +378,18 @@ impl World {
         it.process = None;
         it.life += 1;
         it.fs.clear_faults();
-        if power { it.fs.lose_power() } else { it.fs.kill_process() }
+        if power {
+            it.fs.lose_power()
+        } else {
+            it.fs.kill_process()
+        }
         it.paused_until = self.now;
         let member = it.member;
         for other in 0..self.hosts.len() {
             if let Some(link) = self.links.remove(&pair(host, other)) {
                 let reached = !self.blocked.contains(&(host, other)) && !power;
-                let delay = if reached { Duration::from_micros(200 + self.rng.below(2000)) } else { self.below_ms(2500) };
+                let delay =
+                    if reached { Duration::from_micros(200 + self.rng.below(2000)) } else { self.below_ms(2500) };
                 let life = self.hosts[other].life;
                 self.after(delay, Happening::Gone { host: other, life, peer: member, link, closed_by_peer: reached });
             }

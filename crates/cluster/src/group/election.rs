@@ -172,7 +172,12 @@ impl Group {
     /// lease. False if it cannot be asked.
     pub(crate) fn transfer(&mut self, to: MemberId) -> bool {
         let able = self.raft.raft.prs().get(to.raw()).is_some_and(|it| it.state == ProgressState::Replicate);
-        if !self.is_leader() || self.transferring || to == self.me || !able || !self.configuration().voters.contains(&to) {
+        if !self.is_leader()
+            || self.transferring
+            || to == self.me
+            || !able
+            || !self.configuration().voters.contains(&to)
+        {
             return false;
         }
         self.transferring = true;
