@@ -250,8 +250,10 @@ impl Node {
         self.resume_transfers(peer, now);
     }
 
-    /// The link to a peer is gone. `closed_by_peer`: the other side closed it (end of file, or a reset), which a live peer does not do to a
-    /// working link, so it is taken for dead; false if this side gave it up.
+    /// The link to a peer is gone. Not to be told once there is a newer link to it.
+    ///
+    /// `closed_by_peer`: the other side closed it (end of file, or a reset). A live peer does not do that to a working link, so
+    /// it is taken for dead and what it led is elected anew at once. False if this side gave the link up.
     pub fn link_down(&mut self, peer: MemberId, closed_by_peer: bool, now: Duration) {
         self.peers.down(peer);
         self.each_group(|group, _| group.link_down(peer, closed_by_peer, now));
