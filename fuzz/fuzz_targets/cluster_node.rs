@@ -29,7 +29,13 @@ impl Completion for Reports {
 fuzz_target!(|input: &[u8]| {
     let (me, peer, third) = (MemberId::of([1; 16]), MemberId::of([2; 16]), MemberId::of([3; 16]));
     let reports = Arc::new(Reports::default());
-    let options = LogOptions { file_bytes: 1 << 20, reserve_files: 0, free_files: 0, ..LogOptions::default() };
+    let options = LogOptions {
+        file_bytes: 256 << 10,
+        reserve_bytes: 16 << 10,
+        reserve_files: 0,
+        free_files: 0,
+        ..LogOptions::default()
+    };
     let identity = storage::Identity { node: [1; 16], cluster: [0; 16] };
     let fs = Arc::new(SimFs::new(1));
     let (log, mut writer, _) =

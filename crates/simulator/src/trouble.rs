@@ -27,6 +27,8 @@ pub(crate) struct Trouble {
     /// Then leases cannot be relied on.
     pub(crate) clocks_jump: bool,
     slow_disks: bool,
+    /// Processes come back at once.
+    quick_restarts: bool,
 }
 
 impl Trouble {
@@ -44,7 +46,12 @@ impl Trouble {
             replaces: rng.one_in(4),
             clocks_jump: rng.one_in(4),
             slow_disks: rng.one_in(3),
+            quick_restarts: rng.one_in(2),
         }
+    }
+
+    pub(crate) fn restart_delay(&self, rng: &mut SimRng) -> Duration {
+        Duration::from_millis(if self.quick_restarts { 10 + rng.below(60) } else { rng.below(1500) })
     }
 
     pub(crate) fn disk_delay(&self, rng: &mut SimRng) -> Duration {
@@ -85,7 +92,7 @@ impl World {
         let count = self.hosts.len() as u64;
         let (host, other) = (self.rng.below(count) as usize, self.rng.below(count) as usize);
         let running = self.hosts[host].process.is_some();
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0 | 1 if running => self.crash(host, false),
             2 if running && self.trouble.power_cuts => self.crash(host, true),
             3 | 4 if self.trouble.partitions => self.partition(host),
@@ -113,7 +120,44 @@ impl World {
                 self.hosts[host].ahead += jump;
             }
             11 if self.trouble.replaces && count >= 3 && self.desired.is_none() => self.replace(host),
+            12 if self.trouble.partitions && count >= 3 => self.besiege(),
             _ => self.hand_over(host),
+        }
+    }
+
+    /// The hardest that can happen to a lease: a leader loses one follower, and when that one is about to be elected, the other
+    /// follower is restarted, and forgets whom it heard of a moment ago.
+    fn besiege(&mut self) {
+        let group = storage::GroupId(self.rng.below(u64::from(self.groups)) as u32);
+        let leads = |host: &crate::world::Host| {
+            host.process.as_ref().is_some_and(|process| process.node.view(group).is_some_and(|view| view.leading))
+        };
+        let Some(leader) = self.hosts.iter().position(leads) else { return };
+        let others: Vec<usize> = (0..self.hosts.len()).filter(|host| *host != leader).collect();
+        let first = others[self.rng.below(others.len() as u64) as usize];
+        let how_long = Duration::from_millis(1500) + self.below_ms(1000);
+        self.block(leader, first, how_long);
+        let later = Duration::from_millis(350) + self.below_ms(600);
+        for other in others.into_iter().filter(|other| *other != first) {
+            self.after(later, Happening::Strike { victim: other, from: leader });
+        }
+    }
+
+    /// The second half of a siege.
+    pub(crate) fn strike(&mut self, victim: usize, from: usize) {
+        if self.calm {
+            return;
+        }
+        let how_long = self.below_ms(1000);
+        self.block(victim, from, how_long);
+        self.crash(victim, false);
+    }
+
+    fn block(&mut self, a: usize, b: usize, how_long: Duration) {
+        for (from, to) in [(a, b), (b, a)] {
+            if self.blocked.insert((from, to)) {
+                self.after(how_long, Happening::Heal { from, to });
+            }
         }
     }
 
@@ -125,9 +169,17 @@ impl World {
             return;
         }
         let life = self.hosts[host].life;
-        self.with(host, life, |process, _| {
-            process.node.transfer_leader(group, to);
-        });
+        let mut moves = false;
+        self.with(host, life, |process, _| moves = process.node.transfer_leader(group, to));
+        if moves && self.trouble.partitions && self.rng.one_in(2) {
+            // Nobody tells it what became of that.
+            let how_long = self.below_ms(1000);
+            for other in (0..self.hosts.len()).filter(|other| *other != host) {
+                if self.blocked.insert((other, host)) {
+                    self.after(how_long, Happening::Heal { from: other, to: host });
+                }
+            }
+        }
     }
 
     /// A host no longer reaches some of the others, or is no longer reached, or both.

@@ -44,6 +44,8 @@ pub(crate) enum Happening {
     Trouble,
     /// A partition ends.
     Heal { from: usize, to: usize },
+    /// The second half of a siege.
+    Strike { victim: usize, from: usize },
     /// Space is freed.
     Space { host: usize },
 }
@@ -216,6 +218,7 @@ impl World {
                 self.blocked.remove(&(from, to));
                 self.connect(from, to);
             }
+            Happening::Strike { victim, from } => self.strike(victim, from),
             Happening::Space { host } => self.hosts[host].fs.set_capacity(1 << 40),
         }
     }
@@ -394,7 +397,7 @@ impl World {
                 self.after(delay, Happening::Gone { host: other, life, peer: member, link, closed_by_peer: reached });
             }
         }
-        let delay = self.below_ms(1500);
+        let delay = self.trouble.restart_delay(&mut self.rng);
         self.after(delay, Happening::Start { host });
     }
 

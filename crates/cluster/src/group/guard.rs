@@ -60,6 +60,10 @@ fn check_append(raft: &RawNode<ReplicaLog>, message: &Message) -> Verdict {
     if message.log_term > message.term {
         return Drop("an earlier term above a later one");
     }
+    // Raft takes term 0 for that of any entry it does not have.
+    if (message.log_term == 0) != (message.index == 0) {
+        return Drop("an entry without a term");
+    }
     let (mut index, mut term) = (message.index, message.log_term);
     for entry in message.get_entries() {
         if entry.index != index + 1 || entry.term < term || entry.term > message.term || entry.term == 0 {

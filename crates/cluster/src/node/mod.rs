@@ -381,3 +381,6 @@ fn collect(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
