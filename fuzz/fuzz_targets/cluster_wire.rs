@@ -26,5 +26,5 @@ fuzz_target!(|input: &[u8]| {
         let mut handshake = Handshake::new(role, local, Secret::new(b"secret"), [9; 32]);
         assert!(!matches!(handshake.input(input), Ok(Some(_))), "nobody guesses the secret");
     }
-    cluster::group::fuzz_records(input);
+    cluster::fuzz_records(input);
 });

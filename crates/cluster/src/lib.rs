@@ -2,7 +2,7 @@
 //!
 //! It knows groups, entries and peers, but neither queues nor AMQP, and no runtime: everything here is a plain object that
 //! takes what happened and says what is to be done. A driver (a thread of the broker, or the simulator) owns the sockets, the
-//! clock and the log's writer. The consensus core itself is the crate `raft`; what it leaves to its user is in [`group`].
+//! clock and the log's writer. The consensus core itself is the crate `raft`; what it leaves to its user is in `group/`.
 //!
 //! # The idea
 //!
@@ -125,18 +125,20 @@ mod config;
 mod error;
 mod event;
 pub mod formation;
-pub mod group;
+mod group;
 mod input;
 pub mod link;
 mod logger;
-pub mod member;
+mod member;
 mod node;
 pub mod wire;
 
 pub use config::Config;
 pub use error::{ClusterError, ProposeError};
 pub use event::{Committed, Event, Fault, Proposed, SnapshotId};
+#[doc(hidden)]
+pub use group::fuzz_records;
 pub use group::{Fetch, GroupStart};
 pub use input::Malformed;
-pub use member::{Configuration, ConfigurationChange, MemberChange, MemberId};
+pub use member::{Configuration, ConfigurationChange, MAX_MEMBERS, MemberChange, MemberId};
 pub use node::{GroupView, Node, Outputs};

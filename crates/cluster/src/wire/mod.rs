@@ -152,7 +152,7 @@ pub fn decode(bytes: &Bytes, from: MemberId, to: MemberId) -> Result<PeerMessage
 
 /// The status message.
 pub fn encode_status(status: NodeStatus) -> Outgoing {
-    let flags = u8::from(status.draining) * STATUS_DRAINING | u8::from(status.stalled) * STATUS_STALLED;
+    let flags = (u8::from(status.draining) * STATUS_DRAINING) | (u8::from(status.stalled) * STATUS_STALLED);
     Outgoing { class: Class::Control, parts: vec![Bytes::from(vec![KIND_STATUS, flags])] }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn encode(group: GroupId, message: &Message, out: &mut BytesMut) -> V
     };
     let forced = message.context == CAMPAIGN_TRANSFER;
     out.put_u8(code);
-    out.put_u8(u8::from(message.reject) * REJECT | u8::from(forced) * FORCED);
+    out.put_u8((u8::from(message.reject) * REJECT) | (u8::from(forced) * FORCED));
     out.put_u32_le(group.0);
     out.put_u64_le(message.term);
     let mut numbers = |numbers: &[u64]| numbers.iter().for_each(|number| out.put_u64_le(*number));
