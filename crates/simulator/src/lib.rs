@@ -95,3 +95,95 @@ fn describe(world: &World) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leads(world: &World, host: usize) -> bool {
+        let view = world.hosts[host].process.as_ref().and_then(|process| process.node.view(GroupId(0)));
+        view.is_some_and(|view| view.leading)
+    }
+
+    /// A calm cluster of at least three, if the seed has one, and who leads group 0.
+    fn calm(seed: u64) -> Option<(World, usize)> {
+        let mut world = World::new(seed);
+        if world.hosts.len() < 3 {
+            return None;
+        }
+        (world.trouble.clocks_jump, world.trouble.quick_restarts) = (false, true);
+        world.become_calm();
+        assert!(world.run(Duration::from_secs(10), is_well), "{}", describe(&world));
+        let leader = (0..world.hosts.len()).find(|host| leads(&world, *host)).expect("it is well");
+        Some((world, leader))
+    }
+
+    /// Its leader gets into trouble, and the time until there is another.
+    fn failover(seed: u64, trouble: impl FnOnce(&mut World, usize)) -> Option<Duration> {
+        let (mut world, leader) = calm(seed)?;
+        let others: Vec<usize> = (0..world.hosts.len()).filter(|host| *host != leader).collect();
+        let since = world.now;
+        trouble(&mut world, leader);
+        let end = world.now + Duration::from_secs(10);
+        while !others.iter().any(|host| leads(&world, *host)) {
+            let step = world.now + Duration::from_millis(1);
+            assert!(step < end, "nobody leads: {}", describe(&world));
+            world.run(step, |_| false);
+        }
+        Some(world.now - since)
+    }
+
+    #[test]
+    fn a_killed_leader_is_replaced_at_once_and_a_silent_one_after_the_election_timeout() {
+        let mut killed: Vec<Duration> =
+            (0..40).filter_map(|seed| failover(seed, |world, leader| world.crash(leader, false))).collect();
+        killed.sort_unstable();
+        let (median, worst) = (killed[killed.len() / 2], killed[killed.len() - 1]);
+        assert!(median <= Duration::from_millis(100) && worst <= Duration::from_millis(400), "{median:?} {worst:?}");
+        let stopped = (0..40).filter_map(|seed| {
+            failover(seed, |world, leader| world.hosts[leader].paused_until = world.now + Duration::from_secs(30))
+        });
+        let worst = stopped.max().expect("some seeds have three hosts");
+        // Two election timeouts of half a second, the votes, and a second try if two stood at once.
+        assert!(worst <= Duration::from_millis(2500), "{worst:?}");
+    }
+
+    /// A leader loses one follower; when that one is about to be elected, the other followers are restarted, and have forgotten
+    /// whom they heard of a moment ago. The checker wants that nobody delivers while another may.
+    #[test]
+    fn restarted_followers_do_not_end_a_lease_that_they_prolonged() {
+        for seed in 0..120 {
+            let Some((mut world, leader)) = calm(seed) else { continue };
+            let others: Vec<usize> = (0..world.hosts.len()).filter(|host| *host != leader).collect();
+            let (first, rest) = others.split_first().expect("at least two");
+            world.block(leader, *first, Duration::from_secs(5));
+            let later = world.now + Duration::from_millis(400 + seed * 13 % 700);
+            world.run(later, |_| false);
+            for other in rest {
+                world.block(leader, *other, Duration::from_secs(5));
+                world.crash(*other, false);
+            }
+            let end = world.now + Duration::from_secs(2);
+            world.run(end, |_| false);
+        }
+    }
+
+    /// A leader hands over, and hears nothing more: neither that it worked, nor that it did not.
+    #[test]
+    fn a_leader_that_hands_over_delivers_no_more() {
+        let mut moved = 0;
+        for seed in 0..60 {
+            let Some((mut world, leader)) = calm(seed) else { continue };
+            let others: Vec<usize> = (0..world.hosts.len()).filter(|host| *host != leader).collect();
+            let (heir, life) = (world.hosts[others[0]].member, world.hosts[leader].life);
+            world.with(leader, life, |process, _| _ = process.node.transfer_leader(GroupId(0), heir));
+            for other in &others {
+                world.blocked.insert((*other, leader));
+            }
+            let end = world.now + Duration::from_secs(2);
+            moved += u32::from(world.run(end, |world| leads(world, others[0])));
+            world.run(end, |_| false);
+        }
+        assert!(moved > 20, "the test tests: {moved}");
+    }
+}

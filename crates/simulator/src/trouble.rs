@@ -28,7 +28,7 @@ pub(crate) struct Trouble {
     pub(crate) clocks_jump: bool,
     slow_disks: bool,
     /// Processes come back at once.
-    quick_restarts: bool,
+    pub(crate) quick_restarts: bool,
 }
 
 impl Trouble {
@@ -153,7 +153,7 @@ impl World {
         self.crash(victim, false);
     }
 
-    fn block(&mut self, a: usize, b: usize, how_long: Duration) {
+    pub(crate) fn block(&mut self, a: usize, b: usize, how_long: Duration) {
         for (from, to) in [(a, b), (b, a)] {
             if self.blocked.insert((from, to)) {
                 self.after(how_long, Happening::Heal { from, to });
