@@ -20,6 +20,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node (what happens without a command, too).
     Server(ServerArgs),
+    /// Put load on a broker, this or any other, and measure.
+    Perf(Box<perf::PerfArgs>),
 }
 
 /// How to run a node.
@@ -45,12 +47,22 @@ pub(crate) struct ServerArgs {
     pub log_format: Option<LogFormat>,
 }
 
+/// What the process is to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// To be a node.
+    Serve(ServerArgs),
+    /// To put load on a broker.
+    Perf(Box<perf::PerfArgs>),
+}
+
 impl Cli {
-    /// The arguments for the node, wherever they were given.
-    pub(crate) fn into_server_args(self) -> ServerArgs {
+    /// What was asked for, with its arguments, wherever they were given.
+    pub(crate) fn into_task(self) -> Task {
         match self.command {
-            Some(Command::Server(args)) => args,
-            None => self.server,
+            Some(Command::Server(args)) => Task::Serve(args),
+            Some(Command::Perf(args)) => Task::Perf(args),
+            None => Task::Serve(self.server),
         }
     }
 }
@@ -60,7 +72,10 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<ServerArgs, clap::Error> {
-        Cli::try_parse_from([&["warrenmq"], arguments].concat()).map(Cli::into_server_args)
+        match Cli::try_parse_from([&["warrenmq"], arguments].concat())?.into_task() {
+            Task::Serve(args) => Ok(args),
+            Task::Perf(_) => panic!("not a node"),
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! node and stops it on a signal. What a broker is stands in the crate `broker`; [`node`] is where this one meets it.
 //!
 //! Exit codes: 0 after a stop that was asked for, 1 when the node cannot start or was told twice to stop, 2 for a command line that cannot be read.
+//! `warrenmq perf`: 1 when the run failed, 3 when messages were lost or doubled.
 
 mod cli;
 mod config;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser as _;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, ServerArgs, Task};
 use crate::config::{Config, Environment, Loaded};
 
 /// Gives memory back to the system after a backlog was drained, which the system's allocator does not.
@@ -25,8 +26,12 @@ use crate::config::{Config, Environment, Loaded};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    match start(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = match Cli::parse().into_task() {
+        Task::Serve(args) => start(&args).map(|()| ExitCode::SUCCESS),
+        Task::Perf(args) => perf(*args),
+    };
+    match done {
+        Ok(code) => code,
         Err(error) => {
             // Not through the log: it may not be there yet, and may not go to a place that the operator sees.
             let _ = writeln!(std::io::stderr(), "warrenmq: {error:#}");
@@ -35,9 +40,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: Cli) -> anyhow::Result<()> {
+/// Exit code of a run of the load tool in which messages were lost or doubled.
+const MISCOUNTED: u8 = 3;
+
+fn perf(args: perf::PerfArgs) -> anyhow::Result<ExitCode> {
+    // Each connection is a file.
+    open_files::raise_limit();
+    Ok(match perf::run(args)? {
+        perf::Verdict::Good => ExitCode::SUCCESS,
+        perf::Verdict::Failed => ExitCode::FAILURE,
+        perf::Verdict::Miscounted => ExitCode::from(MISCOUNTED),
+    })
+}
+
+fn start(args: &ServerArgs) -> anyhow::Result<()> {
     let environment = Environment::of_process()?;
-    let Loaded { config, files, warnings } = config::load(&cli.into_server_args(), &environment)?;
+    let Loaded { config, files, warnings } = config::load(args, &environment)?;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot create the data directory {}", config.data_dir.display()))?;
     logging::start(&config.log)?;
