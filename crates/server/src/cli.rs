@@ -27,6 +27,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Put load on a broker, this or any other, and measure.
+    Perf(Box<perf::PerfArgs>),
 }
 
 /// How to run a node.
@@ -55,13 +57,23 @@ pub(crate) struct ServerArgs {
     pub log_format: Option<LogFormat>,
 }
 
+/// What the process is to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// To be a node.
+    Serve(ServerArgs),
+    /// To put load on a broker.
+    Perf(Box<perf::PerfArgs>),
+}
+
 impl Cli {
-    /// The arguments for the node, wherever they were given.
-    pub(crate) fn into_server_args(self) -> ServerArgs {
+    /// What was asked for, with its arguments, wherever they were given.
+    pub(crate) fn into_task(self) -> Task {
         match self.command {
-            Some(Command::Server(args)) => args,
-            // Taken before this is asked, whatever its words are; `--config X ctl` is refused by clap.
-            Some(Command::Ctl { .. }) | None => self.server,
+            Some(Command::Server(args)) => Task::Serve(args),
+            Some(Command::Perf(args)) => Task::Perf(args),
+            // `ctl` is taken before this is asked, whatever its words are; `--config X ctl` is refused by clap.
+            Some(Command::Ctl { .. }) | None => Task::Serve(self.server),
         }
     }
 }
@@ -71,7 +83,10 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<ServerArgs, clap::Error> {
-        Cli::try_parse_from([&["warrenmq"], arguments].concat()).map(Cli::into_server_args)
+        match Cli::try_parse_from([&["warrenmq"], arguments].concat())?.into_task() {
+            Task::Serve(args) => Ok(args),
+            Task::Perf(_) => panic!("not a node"),
+        }
     }
 
     #[test]

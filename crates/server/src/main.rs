@@ -4,6 +4,7 @@
 //! `warrenmq ctl`, and the binary under the name `rabbitmqctl`, is the client for operators ([`ctl`]).
 //!
 //! Exit codes of a node: 0 after a stop that was asked for, 1 when the node cannot start or was told twice to stop, 2 for a command line that cannot be read.
+//! `warrenmq perf`: 1 when the run failed, 3 when messages were lost or doubled.
 
 mod cli;
 mod config;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser as _;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, ServerArgs, Task};
 use crate::config::{Config, Environment, Loaded};
 
 /// Gives memory back to the system after a backlog was drained, which the system's allocator does not.
@@ -38,8 +39,12 @@ fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == "ctl") {
         return ctl::run("warrenmq ctl", &words[2..]);
     }
-    match start(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = match Cli::parse().into_task() {
+        Task::Serve(args) => start(&args).map(|()| ExitCode::SUCCESS),
+        Task::Perf(args) => perf(*args),
+    };
+    match done {
+        Ok(code) => code,
         Err(error) => {
             // Not through the log: it may not be there yet, and may not go to a place that the operator sees.
             let _ = writeln!(std::io::stderr(), "warrenmq: {error:#}");
@@ -48,9 +53,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: Cli) -> anyhow::Result<()> {
+/// Exit code of a run of the load tool in which messages were lost or doubled.
+const MISCOUNTED: u8 = 3;
+
+fn perf(args: perf::PerfArgs) -> anyhow::Result<ExitCode> {
+    // Each connection is a file.
+    open_files::raise_limit();
+    Ok(match perf::run(args)? {
+        perf::Verdict::Good => ExitCode::SUCCESS,
+        perf::Verdict::Failed => ExitCode::FAILURE,
+        perf::Verdict::Miscounted => ExitCode::from(MISCOUNTED),
+    })
+}
+
+fn start(args: &ServerArgs) -> anyhow::Result<()> {
     let environment = Environment::of_process()?;
-    let Loaded { config, files, warnings } = config::load(&cli.into_server_args(), &environment)?;
+    let Loaded { config, files, warnings } = config::load(args, &environment)?;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot create the data directory {}", config.data_dir.display()))?;
     logging::start(&config.log)?;

@@ -335,8 +335,9 @@ impl Run_ {
                     survivors.iter().map(|survivor| (survivor.queue.0, survivor.sequence)).collect();
                 self.copied += survivors.len() as u64;
                 let runs = store.segments.copy_out(&store.log, GROUP, survivors)?;
-                let inner =
-                    |run: &Run| (run.first + 1..=run.last).any(|at| at.is_multiple_of(5) && keys.contains(&(run.queue.0, at)));
+                let inner = |run: &Run| {
+                    (run.first + 1..=run.last).any(|at| at.is_multiple_of(5) && keys.contains(&(run.queue.0, at)))
+                };
                 assert!(!runs.iter().any(inner), "no run goes over the start of one: {runs:?}");
                 // Life goes on while the copy is made.
                 self.submit(store);
