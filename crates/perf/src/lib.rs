@@ -27,6 +27,7 @@ mod process;
 mod publisher;
 mod report;
 mod rpc;
+mod setup;
 mod tracker;
 mod uri;
 mod wire;
