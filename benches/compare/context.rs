@@ -103,9 +103,9 @@ pub(crate) fn number(json: &Value, path: &str) -> io::Result<f64> {
     json.pointer(path).and_then(Value::as_f64).ok_or_else(|| io::Error::other(format!("no {path} in the result")))
 }
 
-/// Median and 99th percentile, in microseconds, of overwriting `bytes` of a zeroed file and `fdatasync`: what a confirm of
-/// one message costs at least.
-pub(crate) fn bare_sync_us(directory: &Path, bytes: usize) -> io::Result<(f64, f64)> {
+/// Times, in microseconds, of overwriting `bytes` of a zeroed file and `fdatasync`: what a confirm of one message costs at
+/// least.
+pub(crate) fn bare_sync_us(directory: &Path, bytes: usize) -> io::Result<Vec<f64>> {
     let path = directory.join("bare-sync");
     let file = File::options().create(true).truncate(true).write(true).open(&path)?;
     file.write_all_at(&vec![0; bytes * BARE_SYNCS], 0)?;
@@ -119,8 +119,7 @@ pub(crate) fn bare_sync_us(directory: &Path, bytes: usize) -> io::Result<(f64, f
         times.push(began.elapsed().as_secs_f64() * 1e6);
     }
     fs::remove_file(path)?;
-    times.sort_by(f64::total_cmp);
-    Ok((times[BARE_SYNCS / 2], times[BARE_SYNCS * 99 / 100]))
+    Ok(times)
 }
 
 /// Bytes that a directory takes on disk.

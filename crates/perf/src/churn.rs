@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::link::{IntoClass as _, Link};
-use crate::load::{declaration, deletion};
 use crate::meters::{Times, percentiles};
 use crate::options::{ChurnArgs, IdleArgs, QueueChurnArgs};
 use crate::process::{Usage, Watch};
 use crate::report::{Outcome, Verdict, errors, line, per_second, server, times};
+use crate::setup::{declaration, deletion};
 
 /// Waits for all tasks; answers what went wrong.
 async fn all(mut tasks: JoinSet<Result<(), Error>>) -> Vec<String> {

@@ -1,11 +1,11 @@
 //! `warrenmq perf`: a load tool for AMQP 0-9-1 brokers, ours or any other.
 //!
 //! It publishes and consumes as hard as it is told, and *checks* what comes back: every message carries the number of the
-//! run, its publisher, a sequence number and the time ([`message`]), so that lost, doubled and reordered messages are
+//! run, its publisher, a sequence number and the time (`message`), so that lost, doubled and reordered messages are
 //! counted and times from publish to delivery are known. Besides that it measures answers to requests, connections and
 //! queues that come and go, and idle connections.
 //!
-//! A connection is one task ([`drive`]) around a [`drive::Role`]: [`publisher`] and [`consumer`] are plain state machines,
+//! A connection is one task (`drive`) around a `drive::Role`: `publisher` and `consumer` are plain state machines,
 //! frames in and frames out, on the codec of the crate `amqp`. Messages are prepared once and patched, reads and writes
 //! carry hundreds of them, so that the tool takes less of the machine than a broker does.
 //!
@@ -27,6 +27,7 @@ mod process;
 mod publisher;
 mod report;
 mod rpc;
+mod setup;
 mod tracker;
 mod uri;
 mod wire;

@@ -6,22 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use amqp::methods::{basic, confirm, exchange, queue};
-use amqp::{FieldTable, PropertiesBuilder};
 use hdrhistogram::Histogram;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::consumer::{Acks, Consumer, ConsumerPlan, QueueTrack};
 use crate::drive::{Phase, drive};
 use crate::error::Error;
-use crate::link::{IntoClass as _, Link};
-use crate::message::{Clock, Template};
+use crate::link::Link;
+use crate::message::Clock;
 use crate::meters::{Sums, Times, histogram};
-use crate::options::{Flag, LoadArgs, QueueArgs};
+use crate::options::LoadArgs;
 use crate::process::Watch;
-use crate::publisher::{Published, Publisher, PublisherPlan, PublisherShared};
+use crate::publisher::{Published, PublisherShared};
 use crate::report::LoadReport;
+use crate::setup::{Layout, attach_all, delete, prepare};
 
 /// How often it is looked whether the run is over: what is measured is the time of the last delivery, not of the look.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -31,54 +29,14 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 const DEFAULT_TIME_S: f64 = 10.0;
 /// How long connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections that are opened at the same time.
-const OPENING: usize = 32;
 /// Errors that are told; of the others only the number.
 const TOLD_ERRORS: usize = 5;
 
-/// The queues of a run and who publishes to them.
-struct Layout {
-    queues: Vec<String>,
-    tracks: Vec<Arc<QueueTrack>>,
-    /// The exchange and routing key of each publisher, and the queue, if it is one.
-    publishers: Vec<(String, String, Option<usize>)>,
-}
-
-impl Layout {
-    fn new(args: &LoadArgs, run: u16) -> Self {
-        let queues = args.queue_names(run);
-        let tracks = queues.iter().map(|_| Arc::default()).collect();
-        let publishers = if args.fanout {
-            (0..args.producers).map(|_| (args.exchange.clone(), String::new(), None)).collect()
-        } else {
-            let per_queue = |(index, name): (usize, &String)| {
-                std::iter::repeat_n((String::new(), name.clone(), Some(index)), args.producers)
-            };
-            queues.iter().enumerate().flat_map(per_queue).collect()
-        };
-        Self { queues, tracks, publishers }
-    }
-
-    /// Messages that must have come, as far as publishers are done, and those that did not.
-    fn missing(&self, published: &[Option<Published>]) -> u64 {
-        let mut missing = 0;
-        for (number, outcome) in published.iter().enumerate() {
-            let Some(outcome) = outcome else { continue };
-            let tracks = match self.publishers[number].2 {
-                Some(queue) => &self.tracks[queue..=queue],
-                None => &self.tracks,
-            };
-            for track in tracks {
-                let mut track = track.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                missing += track.of(number as u16).missing(outcome.sent, &outcome.excused);
-            }
-        }
-        missing
-    }
-}
+/// How a task ended, as its set tells it.
+pub(crate) type Joined = Result<Ended, tokio::task::JoinError>;
 
 /// What tasks tell at their end.
-enum Ended {
+pub(crate) enum Ended {
     Publisher(usize, Published, Result<(), Error>),
     Consumer(Result<(), Error>),
 }
@@ -103,7 +61,10 @@ pub(crate) async fn run(args: &LoadArgs) -> Result<LoadReport, Error> {
     });
     let (phase, phases) = watch::channel(Phase::Attach);
     let mut tasks = JoinSet::new();
-    let publishers = attach_all(args, &layout, run, &shared, &phases, &mut tasks).await?;
+    // Consumers alone are at work as soon as they are attached, publishers when all are there.
+    let consumes_only = layout.publishers.is_empty();
+    let before = if consumes_only { Watch::start(&args.common.server_pid)? } else { None };
+    let (publishers, early) = attach_all(args, &layout, run, &shared, &phases, &mut tasks).await?;
     for (publisher, mut link) in publishers {
         let mut phases = phases.clone();
         let (number, mut role) = publisher;
@@ -117,7 +78,11 @@ pub(crate) async fn run(args: &LoadArgs) -> Result<LoadReport, Error> {
             Ended::Publisher(number, role.outcome(), result)
         });
     }
-    let mut load = Load::new(args, run, layout, shared, phase, tasks)?;
+    let watch = if consumes_only { before } else { Watch::start(&args.common.server_pid)? };
+    let mut load = Load::new(args, run, layout, shared, phase, tasks, watch);
+    for ended in early {
+        load.ended(ended);
+    }
     load.work().await;
     let mut report = load.finish().await;
     let is_ours = args.queue.is_none() && args.queue_pattern.is_none() && !args.predeclared;
@@ -128,108 +93,6 @@ pub(crate) async fn run(args: &LoadArgs) -> Result<LoadReport, Error> {
     }
     let _ = setup.close().await;
     Ok(report)
-}
-
-/// Opens all connections, attaches the consumers, and gives the publishers back, ready to go.
-async fn attach_all(
-    args: &LoadArgs,
-    layout: &Layout,
-    run: u16,
-    shared: &Arc<PublisherShared>,
-    phases: &watch::Receiver<Phase>,
-    tasks: &mut JoinSet<Ended>,
-) -> Result<Vec<((usize, Publisher), Link)>, Error> {
-    let consumers = layout.queues.len() * args.consumers;
-    let (attached, mut all_attached) = mpsc::channel(consumers.max(1));
-    let links = open_links(args, consumers, 1).await?;
-    for (number, mut link) in links.into_iter().enumerate() {
-        let queue = number / args.consumers.max(1);
-        let plan = ConsumerPlan {
-            run,
-            consumer: number,
-            queue: layout.queues[queue].clone(),
-            channel: 1,
-            acks: match (args.autoack, args.hold) {
-                (true, _) => Acks::Auto,
-                (_, true) => Acks::Hold,
-                _ => Acks::Every(args.multi_ack_every),
-            },
-            limit: args.cmessages,
-            // Publishers of another process count from 0, too.
-            publishers: if args.producers == 0 { usize::from(u16::MAX) } else { layout.publishers.len() },
-        };
-        link.open_channel(1).await?;
-        if args.qos > 0 && !args.autoack {
-            let qos = basic::Qos { prefetch_count: args.qos, global: false };
-            link.call(1, basic::AMQPMethod::Qos(qos).into_class()).await?;
-        }
-        let mut role = Consumer::new(plan, Arc::clone(shared), Arc::clone(&layout.tracks[queue]), attached.clone());
-        let mut phases = phases.clone();
-        tasks.spawn(async move {
-            let result = drive(&mut link, &mut role, &mut phases).await;
-            Ended::Consumer(match result {
-                Ok(()) => link.close().await,
-                error => error,
-            })
-        });
-    }
-    drop(attached);
-    for _ in 0..consumers {
-        tokio::select! {
-            one = all_attached.recv() => {
-                // All senders are gone: some task ended, and its error comes below.
-                if one.is_none() && let Some(Ok(Ended::Consumer(result))) = tasks.join_next().await {
-                    result?;
-                }
-            }
-            Some(Ok(Ended::Consumer(Err(error)))) = tasks.join_next() => return Err(error),
-        }
-    }
-    let mut publishers = Vec::with_capacity(layout.publishers.len());
-    let links = open_links(args, layout.publishers.len(), consumers + 1).await?;
-    for (number, mut link) in links.into_iter().enumerate() {
-        link.open_channel(1).await?;
-        if args.confirm.is_some() {
-            let select = confirm::AMQPMethod::Select(confirm::Select { nowait: false });
-            link.call(1, select.into_class()).await?;
-        }
-        let (exchange, key, _) = &layout.publishers[number];
-        let publish = basic::Publish {
-            exchange: exchange.as_str().into(),
-            routing_key: key.as_str().into(),
-            mandatory: args.flag.contains(&Flag::Mandatory),
-            immediate: false,
-        };
-        let mode = if args.flag.contains(&Flag::Persistent) { 2 } else { 1 };
-        let properties = PropertiesBuilder::new().set_delivery_mode(mode).build();
-        let seed = u64::from(run) << 16 | number as u64;
-        let template = Template::new(1, link.frame_max, publish, &properties, args.size.clone(), seed);
-        let plan = PublisherPlan {
-            run,
-            publisher: number as u16,
-            limit: args.pmessages,
-            window: args.confirm.map(|window| window as usize),
-            rate: args.rate,
-        };
-        publishers.push(((number, Publisher::new(plan, Arc::clone(shared), template)), link));
-    }
-    Ok(publishers)
-}
-
-/// Opens so many connections, some at the same time.
-async fn open_links(args: &LoadArgs, count: usize, first: usize) -> Result<Vec<Link>, Error> {
-    let mut links: Vec<Link> = Vec::with_capacity(count);
-    while links.len() < count {
-        let mut opening = JoinSet::new();
-        for number in links.len()..count.min(links.len() + OPENING) {
-            let (uri, options) = (args.common.uri(first + number).clone(), args.common.link_options());
-            opening.spawn(async move { Link::open(&uri, &options).await });
-        }
-        for link in opening.join_all().await {
-            links.push(link?);
-        }
-    }
-    Ok(links)
 }
 
 /// A run under way.
@@ -269,9 +132,9 @@ impl<'a> Load<'a> {
         shared: Arc<PublisherShared>,
         phase: watch::Sender<Phase>,
         tasks: JoinSet<Ended>,
-    ) -> Result<Self, Error> {
-        let watch = Watch::start(&args.common.server_pid)?;
-        Ok(Self {
+        watch: Option<Watch>,
+    ) -> Self {
+        Self {
             args,
             run,
             published: vec![None; layout.publishers.len()],
@@ -288,12 +151,12 @@ impl<'a> Load<'a> {
             latencies: histogram(),
             started: Instant::now(),
             progress: Progress::default(),
-        })
+        }
     }
 
     /// From the first publish until nothing more is to be expected.
     async fn work(&mut self) {
-        self.started = Instant::now();
+        self.started = if self.layout.publishers.is_empty() { self.shared.clock.started() } else { Instant::now() };
         self.phase.send_replace(Phase::Publish);
         let limit_s = self.args.time.or((self.args.pmessages.is_none()).then_some(DEFAULT_TIME_S));
         // Consumers alone take what is there: until nothing comes, unless a time is given.
@@ -353,7 +216,7 @@ impl<'a> Load<'a> {
         self.args.cmessages.is_none() && self.layout.missing(&self.published) == 0
     }
 
-    fn ended(&mut self, ended: Result<Ended, tokio::task::JoinError>) {
+    fn ended(&mut self, ended: Joined) {
         let result = match ended {
             Ok(Ended::Publisher(number, outcome, result)) => {
                 self.publishers_left -= 1;
@@ -480,72 +343,6 @@ impl<'a> Load<'a> {
         let _ = writeln!(std::io::stderr(), "{line}");
         self.progress = current;
     }
-}
-
-/// Declares and binds.
-async fn prepare(link: &mut Link, args: &LoadArgs, queues: &[String]) -> Result<(), Error> {
-    if args.fanout && !args.predeclared {
-        let declare = exchange::Declare {
-            exchange: args.exchange.as_str().into(),
-            kind: "fanout".into(),
-            passive: false,
-            durable: args.queue_args.is_durable(),
-            auto_delete: false,
-            internal: false,
-            nowait: false,
-            arguments: FieldTable::default(),
-        };
-        link.call(1, exchange::AMQPMethod::Declare(declare).into_class()).await?;
-    }
-    for name in queues {
-        if !args.predeclared {
-            link.call(1, queue::AMQPMethod::Declare(declaration(&args.queue_args, name)).into_class()).await?;
-        }
-        if args.purge {
-            let purge = queue::Purge { queue: name.as_str().into(), nowait: false };
-            link.call(1, queue::AMQPMethod::Purge(purge).into_class()).await?;
-        }
-        if args.fanout && !args.predeclared {
-            let bind = queue::Bind {
-                queue: name.as_str().into(),
-                exchange: args.exchange.as_str().into(),
-                routing_key: "".into(),
-                nowait: false,
-                arguments: FieldTable::default(),
-            };
-            link.call(1, queue::AMQPMethod::Bind(bind).into_class()).await?;
-        }
-    }
-    Ok(())
-}
-
-/// `queue.declare` as the options say.
-pub(crate) fn declaration(args: &QueueArgs, name: &str) -> queue::Declare {
-    queue::Declare {
-        queue: name.into(),
-        passive: false,
-        durable: args.is_durable(),
-        exclusive: false,
-        auto_delete: args.auto_delete,
-        nowait: false,
-        arguments: args.arguments(),
-    }
-}
-
-/// `queue.delete`, whatever is in it.
-pub(crate) fn deletion(name: &str) -> queue::Delete {
-    queue::Delete { queue: name.into(), if_unused: false, if_empty: false, nowait: false }
-}
-
-async fn delete(link: &mut Link, args: &LoadArgs, queues: &[String]) -> Result<(), Error> {
-    for name in queues {
-        link.call(1, queue::AMQPMethod::Delete(deletion(name)).into_class()).await?;
-    }
-    if args.fanout {
-        let delete = exchange::Delete { exchange: args.exchange.as_str().into(), if_unused: false, nowait: false };
-        link.call(1, exchange::AMQPMethod::Delete(delete).into_class()).await?;
-    }
-    Ok(())
 }
 
 /// A number that differs from run to run: time and process.

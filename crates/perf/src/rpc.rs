@@ -15,12 +15,13 @@ use crate::content::Content;
 use crate::drive::{Frames, Next, Phase, Role, drive};
 use crate::error::Error;
 use crate::link::{IntoClass as _, Link};
-use crate::load::{deletion, random_run};
+use crate::load::random_run;
 use crate::message::{Stamp, Template};
 use crate::meters::{Times, percentiles};
 use crate::options::RpcArgs;
 use crate::process::Watch;
 use crate::report::{Outcome, Verdict, errors, line, per_second, server, times};
+use crate::setup::deletion;
 use crate::wire::Incoming;
 
 /// Where a client gets its answers, by RabbitMQ's extension.
