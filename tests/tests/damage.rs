@@ -329,7 +329,6 @@ fn damaged_log_files_are_refused_or_reported() {
 }
 
 #[test]
-#[ignore = "places in log files that were set aside are not found to be gone at once, but at a later start, which is then refused"]
 fn a_node_that_accepted_the_damage_of_its_log_goes_on_and_need_not_accept_it_again() {
     let newest = newest("log/0");
     let half = used_bytes(&template().data.join(newest)) / 2;
