@@ -2,6 +2,7 @@
 //! confirmed, even if later syncs succeed, until the broker is started again and has read what is there.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, confirm, connection};
@@ -25,16 +26,21 @@ fn is_blocked(c: &mut Wire) -> connection::Blocked {
     }
 }
 
-#[test]
-fn nothing_is_confirmed_after_a_failed_sync_and_everything_confirmed_is_there_after_a_restart() {
-    let Some(shim) = shim() else { return };
+/// A broker whose syncs fail while a file is there, and that file's path. `None`: no shim can be made here.
+fn node_with_failing_syncs() -> Option<(Node, PathBuf)> {
+    let shim = shim()?;
     let mut node = Node::start();
     let failing = node.directory().join("syncs fail while this is here");
     let failure = Failure { after: 0, seed: 1, some: false, delay_us: 0, lies: false };
     let mut variables = environment(shim, &node.data_dir(), &node.directory().join("attic"), &failure);
     variables.push(("PF_FAIL_SYNC".into(), failing.clone().into()));
     node.restart_as(Setup { environment: variables, ..Setup::default() }).expect("a sound data directory");
+    Some((node, failing))
+}
 
+#[test]
+fn nothing_is_confirmed_after_a_failed_sync_and_everything_confirmed_is_there_after_a_restart() {
+    let Some((mut node, failing)) = node_with_failing_syncs() else { return };
     let mut c = Wire::open(&node);
     for queue in ["a", "b", "c", "d"] {
         c.call(queue_declare(queue).with(|m| m.durable = true));
@@ -97,13 +103,7 @@ fn nothing_is_confirmed_after_a_failed_sync_and_everything_confirmed_is_there_af
 
 #[test]
 fn a_broker_whose_log_has_stopped_ends_when_it_is_told_to() {
-    let Some(shim) = shim() else { return };
-    let mut node = Node::start();
-    let failing = node.directory().join("syncs fail while this is here");
-    let failure = Failure { after: 0, seed: 1, some: false, delay_us: 0, lies: false };
-    let mut variables = environment(shim, &node.data_dir(), &node.directory().join("attic"), &failure);
-    variables.push(("PF_FAIL_SYNC".into(), failing.clone().into()));
-    node.restart_as(Setup { environment: variables, ..Setup::default() }).expect("a sound data directory");
+    let Some((mut node, failing)) = node_with_failing_syncs() else { return };
     let mut c = Wire::open(&node);
     c.call(queue_declare("q").with(|m| m.durable = true));
     fs::write(&failing, "").expect("the test's own file");

@@ -32,7 +32,7 @@ const LOCAL_QUEUE: u64 = 1 << 63;
 const RESERVE_SHARE: u32 = 8;
 /// The log may be so many files larger than twice what is alive in it: below that, letting go of entries costs more than it frees. Two files:
 /// the one that is written, and the one before it.
-pub(crate) const LOG_SLACK_FILES: u64 = 2;
+const LOG_SLACK_FILES: u64 = 2;
 /// The alarm ends when memory use is below this share (in percent) of the limit: not at the limit itself, or it would flutter.
 const MEMORY_ALARM_END_PERCENT: u64 = 95;
 

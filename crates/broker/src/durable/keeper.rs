@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use storage::{FileNumber, SegmentNumber, StorageError};
 
 use super::moving::{Files, Guard};
-use crate::broker::{Broker, LOG_SLACK_FILES};
+use crate::broker::Broker;
 use crate::shard::ShardInput;
 use crate::store::shard_group;
 
@@ -141,11 +141,7 @@ impl LogKeeper {
     /// after itself.
     fn shorten(&self, rests: bool) {
         let log = self.broker.store().log();
-        let usage = log.usage();
-        let settings = self.broker.settings();
-        let slack = if rests { 0 } else { u64::from(settings.log_file_bytes) * LOG_SLACK_FILES };
-        let limit = usage.live_bytes.saturating_mul(2).saturating_add(slack).min(settings.log_budget_bytes);
-        if usage.files < 2 || usage.log_bytes <= limit {
+        if log.excess_bytes(rests.then_some(0)) == 0 {
             return;
         }
         let Some((group, file)) = log.most_retentive_group() else { return };

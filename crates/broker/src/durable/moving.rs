@@ -1,7 +1,7 @@
 //! Moving messages of a shard out of files that are to go: survivors of the oldest log files into segments, and those of mostly dead
 //! segments into new ones.
 //!
-//! The shard lists what it has in these files ([`list`]); a thread copies it ([`copy_out`], [`rewrite`]) while the shard works on;
+//! The shard lists what it has in these files ([`list`]); a thread copies it ([`copy`]) while the shard works on;
 //! then the shard moves its queues to the new places, as far as they still have the messages ([`move_queues`]).
 
 use std::ops::RangeInclusive;

@@ -101,17 +101,11 @@ fn users_and_what_belongs_to_them_come_and_go() {
     assert!(!may(Permission::Read), "a new user of the name starts without permissions");
 }
 
-#[test]
-fn a_deleted_vhost_takes_all_that_is_in_it() {
-    let directory = directory();
-    apply(&directory, "", put_user("u")).expect("made");
-    apply(&directory, "v", AdminOp::PutVhost(VhostInfo::default())).expect("made");
-    apply(&directory, "v", set_permissions("u")).expect("set");
-    apply(&directory, "v", policy("p", r#"{"max-length":1}"#)).expect("set");
-    let vhost = directory.vhost("v").expect("it was made");
+/// A durable queue without arguments.
+fn create_queue(topology: &mut crate::topology::Topology, id: u64, shard: u32, name: &str) {
     let arguments = FieldTable::default();
     let declare = crate::topology::QueueDeclare {
-        name: "q",
+        name,
         server_named: false,
         passive: false,
         durable: true,
@@ -120,9 +114,18 @@ fn a_deleted_vhost_takes_all_that_is_in_it() {
         arguments: &arguments,
         connection: crate::topology::ConnectionId(0),
     };
-    vhost.replay(|topology| {
-        topology.create_queue(QueueId(5), 3, &declare);
-    });
+    topology.create_queue(QueueId(id), shard, &declare);
+}
+
+#[test]
+fn a_deleted_vhost_takes_all_that_is_in_it() {
+    let directory = directory();
+    apply(&directory, "", put_user("u")).expect("made");
+    apply(&directory, "v", AdminOp::PutVhost(VhostInfo::default())).expect("made");
+    apply(&directory, "v", set_permissions("u")).expect("set");
+    apply(&directory, "v", policy("p", r#"{"max-length":1}"#)).expect("set");
+    let vhost = directory.vhost("v").expect("it was made");
+    vhost.replay(|topology| create_queue(topology, 5, 3, "q"));
     let (_, consequences) = admin::apply(&directory, "v", &AdminOp::DeleteVhost).expect("deleted");
     assert_eq!(consequences.orphans, [(3, QueueId(5))]);
     assert!(vhost.is_ended());
@@ -136,21 +139,9 @@ fn policies_count_at_once_for_what_is_there() {
     let directory = directory();
     apply(&directory, "/", AdminOp::PutVhost(VhostInfo::default())).expect("made");
     let vhost = directory.vhost("/").expect("it was made");
-    let arguments = FieldTable::default();
     vhost.replay(|topology| {
-        for (id, name) in [(1, "q1"), (2, "x1")] {
-            let declare = crate::topology::QueueDeclare {
-                name,
-                server_named: false,
-                passive: false,
-                durable: true,
-                exclusive: false,
-                auto_delete: false,
-                arguments: &arguments,
-                connection: crate::topology::ConnectionId(0),
-            };
-            topology.create_queue(QueueId(id), 0, &declare);
-        }
+        create_queue(topology, 1, 0, "q1");
+        create_queue(topology, 2, 0, "x1");
     });
     let max_length = |name: &str| {
         let topology = vhost.read();

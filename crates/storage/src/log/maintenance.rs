@@ -42,16 +42,9 @@ impl Log {
         if !state.accounted {
             return None;
         }
-        let slack = slack_bytes.unwrap_or(self.shared.options.slack_bytes);
-        let size = state.log_bytes();
-        let live: u64 = state.files.values().map(LogFile::live).sum();
-        let limit = self.shared.options.budget_bytes.min(live.saturating_mul(2).saturating_add(slack));
-        if size <= limit {
-            return None;
-        }
         let newest = *state.files.keys().next_back()?;
         let mut due = None;
-        let mut excess = size - limit;
+        let mut excess = self.excess(&state, slack_bytes);
         let mut copied = 0;
         for (&number, file) in state.files.iter().take(COPY_OUT_FILES as usize) {
             if number == newest || excess == 0 || !file.is_compacted(&state.groups) {
@@ -65,6 +58,18 @@ impl Log {
             due = Some(number);
         }
         due.map(|last| *state.files.keys().next().expect("there is one")..=last)
+    }
+
+    /// By how many bytes the log is larger than its budget, or than what is live in it allows. `slack_bytes` replaces the option when given.
+    pub fn excess_bytes(&self, slack_bytes: Option<u64>) -> u64 {
+        self.excess(&self.shared.state.read(), slack_bytes)
+    }
+
+    fn excess(&self, state: &State, slack_bytes: Option<u64>) -> u64 {
+        let options = &self.shared.options;
+        let live: u64 = state.files.values().map(LogFile::live).sum();
+        let allowed = live.saturating_mul(2).saturating_add(slack_bytes.unwrap_or(options.slack_bytes));
+        state.log_bytes().saturating_sub(allowed.min(options.budget_bytes))
     }
 
     /// Whether the log has such a file. One that is missing left it, or was lost in damage that was accepted.
