@@ -7,7 +7,7 @@ use std::{io::IoSlice, path::Path, sync::Arc};
 
 use libfuzzer_sys::fuzz_target;
 use storage::{
-    FileSystem, GroupId, Interval, QueueKey, SegmentNumber, SegmentOptions, Segments, SimFs,
+    Alive, FileSystem, GroupId, Interval, QueueKey, SegmentNumber, SegmentOptions, Segments, SimFs,
     segment::format::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentIndex},
 };
 
@@ -39,6 +39,6 @@ fuzz_target!(|input: &[u8]| {
     }
     let all = Interval { first: 0, last: u64::MAX };
     let _ = segments.recount(GroupId(1), &mut |_| vec![all]);
-    let due = segments.rewrite_due(GroupId(1));
-    let _ = segments.rewrite(GroupId(1), &due, &mut |_| vec![all]);
+    let due: Vec<_> = segments.rewrite_due(GroupId(1)).into_iter().map(|(segment, _)| segment).collect();
+    let _ = segments.rewrite(GroupId(1), &due, &mut |_| Alive { intervals: vec![all], starts: vec![1] });
 });

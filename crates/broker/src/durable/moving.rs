@@ -177,7 +177,7 @@ pub(super) fn chunk_of_run(run: &Run) -> Option<Chunk> {
         kind: ChunkKind::Run { records: u32::try_from(run.count).ok()? },
         first: run.first,
         skip: 0,
-        count: u32::try_from(run.last - run.first + 1).ok()?,
+        count: u32::try_from(run.last - run.first).ok()?.checked_add(1)?,
         bytes: u32::try_from(run.bytes).ok()?,
         file: FileId::segment(run.segment).to_raw(),
         offset: 0,

@@ -343,7 +343,8 @@ impl State {
             self.of_queue.entry((group, run.queue)).or_default().push(number);
             let (queue, first, last, count) = (run.queue, run.first(), run.last(), run.count());
             let start = run.points.first().map_or(run.end, |&(_, offset)| offset);
-            let bytes = u64::from(run.end.saturating_sub(start)).saturating_sub(count * SEGMENT_RECORD_BYTES as u64);
+            let bytes = u64::from(run.end.saturating_sub(start))
+                .saturating_sub(count.saturating_mul(SEGMENT_RECORD_BYTES as u64));
             let run_known = Run { queue, first, last, count, bytes, segment: number };
             runs.push(KnownRun { run: run_known, end: run.end, points: run.points });
         }
