@@ -365,22 +365,23 @@ fn messages_keep_their_numbers_when_the_last_ones_were_settled_before_a_snapshot
     assert_eq!(left, (3..20).map(|n| format!("late {n}")).collect::<Vec<_>>());
 }
 
-/// The design promises it; this version does not keep it: a removal is lazily on disk within 50 ms, and close-ok does not wait for it.
 #[test]
-#[ignore = "close-ok does not wait for the removals of the channel's acknowledgements yet"]
 fn acknowledgements_before_close_ok_survive_a_kill() {
     let mut node = Node::start();
-    let mut c = Wire::open(&node);
-    durable(&mut c, "q");
-    confirmed(&mut c, "q", (0..10).map(|n| n.to_string()));
-    for _ in 0..10 {
-        let message = c.get("q").expect("ten messages");
-        c.send(ack(message.method.delivery_tag));
+    let closes: [fn(Wire); 2] = [|mut c| c.close_channel(), Wire::close];
+    for close in closes {
+        let mut c = Wire::open(&node);
+        durable(&mut c, "q");
+        confirmed(&mut c, "q", (0..10).map(|n| n.to_string()));
+        for _ in 0..10 {
+            let message = c.get("q").expect("ten messages");
+            c.send(ack(message.method.delivery_tag));
+        }
+        close(c);
+        node.restart();
+        let mut c = Wire::open(&node);
+        assert_eq!(c.take_text("q"), None);
     }
-    c.close_channel();
-    node.restart();
-    let mut c = Wire::open(&node);
-    assert_eq!(c.take_text("q"), None);
 }
 
 #[test]

@@ -74,6 +74,20 @@ pub(crate) enum Pending {
     Commit {
         turn: u64,
     },
+    /// The client closes the channel: close-ok follows when what was acknowledged on it is on disk.
+    Close {
+        turn: u64,
+    },
+}
+
+impl Pending {
+    /// The turn whose batches are to be done first.
+    pub(crate) fn turn(&self) -> Option<u64> {
+        match self {
+            Self::Commit { turn } | Self::Close { turn } => Some(*turn),
+            _ => None,
+        }
+    }
 }
 
 /// A publish of which not all content is there.
@@ -125,6 +139,8 @@ pub(crate) struct Channel {
     pub(crate) reply_consumer: Option<Box<ReplyConsumer>>,
     /// Who holds what came by `basic.get`.
     pub(crate) holder: Option<u32>,
+    /// Shards with a log in which something of this channel was settled, each once.
+    pub(crate) settled_in: Vec<u32>,
 }
 
 impl Channel {
@@ -145,6 +161,7 @@ impl Channel {
             last_queue: None,
             reply_consumer: None,
             holder: None,
+            settled_in: Vec::new(),
         }
     }
 

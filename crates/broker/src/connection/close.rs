@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use amqp::methods::AMQPClass;
 use amqp::{Exception, MethodId, ReplyCode, encode};
-use queue::{ConsumerId, Op, QueueId};
+use queue::{ConsumerId, Intervals, Op, Outcome, QueueId};
 
 use super::channel::{ChannelState, Consumer, Fault, Pending};
 use super::session::{Phase, Session, close_ok};
@@ -69,16 +69,52 @@ impl Session {
     /// The client sent `channel.close`.
     pub(super) fn client_closes_channel(&mut self, number: u16) {
         self.release_channel(number);
-        self.forget_channel(number);
-        self.send(number, close_ok());
+        let settled_in = self.channels.get_mut(&number).map(|channel| std::mem::take(&mut channel.settled_in));
+        if let Some(settled_in) = settled_in.filter(|shards| !shards.is_empty()) {
+            self.await_settled(&settled_in);
+            let turn = self.turns.current();
+            let channel = self.open(number);
+            channel.pending = Some(Pending::Close { turn });
+            // Whoever closes a channel hears no more of what it published there.
+            channel.confirms = None;
+        } else {
+            self.forget_channel(number);
+            self.send(number, close_ok());
+        }
+    }
+
+    /// Makes this turn's batches urgent, with one for each of these shards: they are done when all that was settled before is on
+    /// disk.
+    fn await_settled(&mut self, shards: &[u32]) {
+        let consumer = ConsumerId { connection: self.handle.id.0, local: 0 };
+        for &shard in shards {
+            // It settles nothing: what counts is its place behind what did.
+            self.staging.op(
+                shard,
+                Op::Settle { queue: QueueId(0), consumer, outcome: Outcome::Ack, sequences: Intervals::default() },
+            );
+        }
+        self.urgent = true;
     }
 
     /// The client sent `connection.close`.
     pub(super) fn client_closes(&mut self) {
-        use amqp::methods::connection::{AMQPMethod, CloseOk};
+        let settled_in: BTreeSet<u32> =
+            self.channels.values().flat_map(|channel| channel.settled_in.iter().copied()).collect();
         self.release_everything();
-        self.send(0, AMQPClass::Connection(AMQPMethod::CloseOk(CloseOk {})));
+        if settled_in.is_empty() {
+            self.send_connection_close_ok();
+        } else {
+            let settled_in: Vec<u32> = settled_in.into_iter().collect();
+            self.await_settled(&settled_in);
+            self.closing = Some(self.turns.current());
+        }
         self.phase = Phase::Lingering { until: self.close_deadline() };
+    }
+
+    pub(super) fn send_connection_close_ok(&mut self) {
+        use amqp::methods::connection::{AMQPMethod, CloseOk};
+        self.send(0, AMQPClass::Connection(AMQPMethod::CloseOk(CloseOk {})));
     }
 
     /// The node stops, or somebody wants the connection to be closed.

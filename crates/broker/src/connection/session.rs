@@ -84,8 +84,10 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     pub(super) now: Instant,
     opened_at: Instant,
-    /// A commit was asked for in this turn.
-    pub(super) committing: bool,
+    /// A commit or close was asked for in this turn: somebody waits for what is settled in it.
+    pub(super) urgent: bool,
+    /// `connection.close-ok` follows when the batches of this turn are done.
+    pub(super) closing: Option<u64>,
     pub(super) decoder: FrameDecoder,
     pub(super) outbox: Outbox,
     pub(super) client: Client,
@@ -143,7 +145,8 @@ impl Session {
             phase: Phase::Header,
             now,
             opened_at: now,
-            committing: false,
+            urgent: false,
+            closing: None,
             outbox: Outbox::new(),
             client: Client::default(),
             heartbeat: Duration::ZERO,
@@ -322,7 +325,7 @@ impl Session {
         self.spill_open_record();
         let turn = self.turns.current();
         let mut batches = Vec::new();
-        self.staging.flush(&self.broker, &self.handle, self.committing, |sent| {
+        self.staging.flush(&self.broker, &self.handle, self.urgent, |sent| {
             batches.push((sent.shard, sent.number, sent.bytes));
         });
         let mut waiting = Vec::new();
@@ -334,7 +337,7 @@ impl Session {
             }
         }
         self.in_flight_bytes += batches.iter().map(|&(_, _, bytes)| bytes).sum::<usize>();
-        self.commits_waiting(turn, &mut waiting);
+        self.add_waiting(turn, &mut waiting);
         if batches.is_empty() && waiting.is_empty() {
             return;
         }

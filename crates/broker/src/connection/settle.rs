@@ -7,7 +7,7 @@ use queue::{ConsumerId, Outcome};
 
 use super::channel::{Fault, Pending};
 use super::confirms::{Confirms, Turn};
-use super::session::Session;
+use super::session::{Session, close_ok};
 use super::transaction::{HeldPublish, Transaction};
 use super::unacked::Unacked;
 
@@ -57,7 +57,12 @@ impl Session {
             let consumer = ConsumerId { connection, local: entry.consumer };
             self.staging.settle(entry.shard, entry.queue, consumer, outcome, entry.sequence);
         }
-        let channel = self.open(number);
+        let channel = self.channels.get_mut(&number).expect("only open channels settle");
+        for entry in settled {
+            if !channel.settled_in.contains(&entry.shard) && self.broker.is_durable(entry.shard) {
+                channel.settled_in.push(entry.shard);
+            }
+        }
         if let Some(limiter) = &channel.limiter {
             let from_consumers = settled.iter().filter(|entry| Some(entry.consumer) != channel.holder).count();
             if limiter.give_back(u32::try_from(from_consumers).unwrap_or(u32::MAX)) {
@@ -105,21 +110,30 @@ impl Session {
                     amqp::encode::ack(self.outbox.buffer(), number, tag, multiple);
                 }
             }
-            if matches!(channel.pending, Some(Pending::Commit { turn: waits_for }) if waits_for == turn.id) {
-                channel.pending = None;
+            if channel.pending.as_ref().and_then(Pending::turn) == Some(turn.id) {
+                let pending = channel.pending.take();
                 self.unstall(number);
-                self.send(number, AMQPClass::Tx(tx::AMQPMethod::CommitOk(tx::CommitOk {})));
+                if matches!(pending, Some(Pending::Close { .. })) {
+                    self.forget_channel(number);
+                    self.send(number, close_ok());
+                } else {
+                    self.send(number, AMQPClass::Tx(tx::AMQPMethod::CommitOk(tx::CommitOk {})));
+                }
             }
+        }
+        if self.closing == Some(turn.id) {
+            self.closing = None;
+            self.send_connection_close_ok();
         }
     }
 
-    /// Adds the channels whose commit waits for `turn`.
-    pub(super) fn commits_waiting(&mut self, turn: u64, waiting: &mut Vec<(u16, u32)>) {
-        if !std::mem::take(&mut self.committing) {
+    /// Adds the channels whose commit or close waits for `turn`.
+    pub(super) fn add_waiting(&mut self, turn: u64, waiting: &mut Vec<(u16, u32)>) {
+        if !std::mem::take(&mut self.urgent) {
             return;
         }
         for (&number, channel) in &self.channels {
-            if matches!(channel.pending, Some(Pending::Commit { turn: waits_for }) if waits_for == turn) {
+            if channel.pending.as_ref().and_then(Pending::turn) == Some(turn) {
                 waiting.push((number, channel.epoch));
             }
         }
@@ -155,7 +169,7 @@ impl Session {
         }
         let turn = self.turns.current();
         self.open(number).pending = Some(Pending::Commit { turn });
-        self.committing = true;
+        self.urgent = true;
         Ok(())
     }
 

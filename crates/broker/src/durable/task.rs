@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Op, Place, QueueId, Release, Shard};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use storage::{
     Admission as LogAdmission, Entry, FileKind, GroupId, Index, Location, Log, Operation, Placed, StorageError,
     Submission, Term, Ticket,
@@ -60,7 +60,16 @@ enum Work {
     /// Ops of a connection.
     Batch(Batch),
     /// Removals, and the batches that are done with them.
-    Removals { removals: Vec<(QueueId, Intervals)>, done: Vec<(u64, u64)> },
+    Removals { removals: Vec<(QueueId, Intervals)>, done: Vec<Half> },
+}
+
+/// A batch that is done when removals are, or half of it.
+#[derive(Clone, Copy, Debug)]
+struct Half {
+    connection: u64,
+    number: u64,
+    /// It has a place of its own in the line, too: it is done when both are.
+    also_in_line: bool,
 }
 
 /// Removals of a turn.
@@ -70,7 +79,7 @@ struct Removals {
     payload: Bytes,
     removals: Vec<(QueueId, Intervals)>,
     /// Batches that are done with them.
-    done: Vec<(u64, u64)>,
+    done: Vec<Half>,
 }
 
 /// What the log refused for want of space, and all that came after it.
@@ -102,7 +111,9 @@ pub(crate) struct DurableShardTask {
     /// Batches in the line, by connection: later ones of the same connection must not overtake them.
     waiting_of: FxHashMap<u64, u32>,
     /// Batches that are done when this turn's removals are.
-    done_with_removals: Vec<(u64, u64)>,
+    done_with_removals: Vec<Half>,
+    /// Batches of which one half is done.
+    half_done: FxHashSet<(u64, u64)>,
     next_index: u64,
     next_ticket: u64,
     applied: u64,
@@ -148,6 +159,7 @@ impl DurableShardTask {
             waiting: VecDeque::new(),
             waiting_of: FxHashMap::default(),
             done_with_removals: Vec::new(),
+            half_done: FxHashSet::default(),
             next_index: recovered.last + 1,
             next_ticket: 1,
             applied: recovered.last,
@@ -221,34 +233,33 @@ impl DurableShardTask {
     /// Settlements count at once; the rest of a batch waits for its messages to be on disk, and for what its connection sent
     /// before.
     fn take(&mut self, mut batch: Batch) {
-        let mut settled = false;
         batch.ops.retain_mut(|op| match op {
             Op::Settle { queue, consumer, outcome, sequences } => {
                 self.shard.settle(*queue, *consumer, sequences, *outcome);
-                settled = true;
                 false
             }
             _ => true,
         });
-        let waits_for_removals = settled && batch.urgent;
         let has_messages = batch.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
-        if waits_for_removals {
-            self.done_with_removals.push((batch.connection, batch.number));
+        let in_line = has_messages || self.waiting_of.contains_key(&batch.connection);
+        if batch.urgent {
+            let Batch { connection, number, .. } = batch;
+            self.done_with_removals.push(Half { connection, number, also_in_line: in_line });
         }
-        if has_messages {
-            self.wait(batch, waits_for_removals, true);
-        } else if self.waiting_of.contains_key(&batch.connection) {
-            self.wait(batch, waits_for_removals, false);
+        if in_line {
+            self.wait(batch, has_messages);
         } else {
-            self.carry_out(batch, None, waits_for_removals);
+            let Batch { connection, number, urgent, .. } = batch;
+            self.carry_out(batch, None);
+            if !urgent {
+                self.effects.push(Effect::BatchDone { connection, number });
+            }
         }
     }
 
     /// Puts a batch into the line; `logged`: it has messages, which are to be written.
-    fn wait(&mut self, mut batch: Batch, done_elsewhere: bool, logged: bool) {
+    fn wait(&mut self, batch: Batch, logged: bool) {
         *self.waiting_of.entry(batch.connection).or_default() += 1;
-        // Its end is reported with the removals, which come later in the line.
-        batch.urgent = done_elsewhere;
         if self.held.refused {
             self.held.batches.push_back((batch, logged));
         } else {
@@ -262,8 +273,8 @@ impl DurableShardTask {
     }
 
     /// Ops whose time has come.
-    fn carry_out(&mut self, batch: Batch, location: Option<Location>, done_elsewhere: bool) {
-        let Batch { connection, number, ops, buffers, .. } = batch;
+    fn carry_out(&mut self, batch: Batch, location: Option<Location>) {
+        let Batch { connection, ops, buffers, .. } = batch;
         let mut retained = 0;
         for op in ops {
             match op {
@@ -295,8 +306,24 @@ impl DurableShardTask {
         {
             self.log.retain(file, retained);
         }
-        if !done_elsewhere {
+    }
+
+    /// One half of a batch is done.
+    fn finish_half(&mut self, connection: u64, number: u64) {
+        if self.half_done.remove(&(connection, number)) {
             self.effects.push(Effect::BatchDone { connection, number });
+        } else {
+            self.half_done.insert((connection, number));
+        }
+    }
+
+    fn finish_removals(&mut self, done: Vec<Half>) {
+        for Half { connection, number, also_in_line } in done {
+            if also_in_line {
+                self.finish_half(connection, number);
+            } else {
+                self.effects.push(Effect::BatchDone { connection, number });
+            }
         }
     }
 
@@ -328,8 +355,10 @@ impl DurableShardTask {
         });
         let done = std::mem::take(&mut self.done_with_removals);
         if ops.is_empty() {
-            // Nothing came of the settlements (they were stale, or requeued): no need to wait.
-            self.effects.extend(done.into_iter().map(|(connection, number)| Effect::BatchDone { connection, number }));
+            // Nothing came of the settlements of this turn, but there may be earlier ones on their way.
+            if !done.is_empty() {
+                self.await_removals(done);
+            }
             return;
         }
         let mut payload = Vec::new();
@@ -340,6 +369,29 @@ impl DurableShardTask {
         } else {
             self.log_removals(removals);
         }
+    }
+
+    /// Has these batches wait for the removals that are on their way, and hurries those.
+    fn await_removals(&mut self, mut done: Vec<Half>) {
+        if let Some(last) = self.held.removals.last_mut() {
+            last.done.append(&mut done);
+            return;
+        }
+        let on_their_way = self.waiting.iter_mut().rev().find_map(|waiting| match &mut waiting.work {
+            Work::Removals { done, .. } => Some(done),
+            Work::Batch(_) => None,
+        });
+        let Some(last) = on_their_way else { return self.finish_removals(done) };
+        last.append(&mut done);
+        // The log does not hurry for what is lazy; it does for this, which has nothing in it.
+        self.log.submit(Submission {
+            group: self.group,
+            ticket: Ticket(self.next_ticket),
+            critical: true,
+            lazy: false,
+            operations: Vec::new(),
+        });
+        self.next_ticket += 1;
     }
 
     /// Removals make space, so they go ahead of messages that wait for it, and may use the log's reserve.
@@ -375,17 +427,20 @@ impl DurableShardTask {
             }
             match work {
                 Work::Batch(batch) => {
-                    let connection = batch.connection;
-                    let done_elsewhere = batch.urgent;
-                    self.carry_out(batch, location, done_elsewhere);
+                    let Batch { connection, number, urgent, .. } = batch;
+                    self.carry_out(batch, location);
+                    if urgent {
+                        self.finish_half(connection, number);
+                    } else {
+                        self.effects.push(Effect::BatchDone { connection, number });
+                    }
                     self.one_less_waits(connection);
                 }
                 Work::Removals { removals, done } => {
                     for (queue, sequences) in removals {
                         self.shard.remove(queue, &sequences);
                     }
-                    let done = done.into_iter().map(|(connection, number)| Effect::BatchDone { connection, number });
-                    self.effects.extend(done);
+                    self.finish_removals(done);
                 }
             }
         }
