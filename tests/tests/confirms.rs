@@ -128,7 +128,6 @@ fn select_without_answer_works() {
 }
 
 #[test]
-#[ignore = "queue length limits are not built yet"]
 fn publish_that_the_queue_rejects_is_nacked() {
     let node = Node::start();
     let mut c = Wire::open(&node);

@@ -275,7 +275,6 @@ fn cc_must_be_an_array() {
 }
 
 #[test]
-#[ignore = "time-to-live is not built yet"]
 fn expired_message_is_not_delivered() {
     let node = Node::start();
     let mut c = with_queue(&node);

@@ -305,7 +305,6 @@ fn auto_delete_queue_goes_with_its_last_consumer_only() {
 }
 
 #[test]
-#[ignore = "queue length limits are not built yet"]
 fn queue_limit_drops_the_oldest() {
     let node = Node::start();
     let mut c = Wire::open(&node);
@@ -319,7 +318,6 @@ fn queue_limit_drops_the_oldest() {
 }
 
 #[test]
-#[ignore = "message priorities are not built yet"]
 fn priorities_come_first() {
     let node = Node::start();
     let mut c = Wire::open(&node);
@@ -334,7 +332,6 @@ fn priorities_come_first() {
 }
 
 #[test]
-#[ignore = "time-to-live is not built yet"]
 fn queue_ttl_lets_messages_expire() {
     let node = Node::start();
     let mut c = Wire::open(&node);
@@ -344,7 +341,6 @@ fn queue_ttl_lets_messages_expire() {
 }
 
 #[test]
-#[ignore = "queue expiry is not built yet"]
 fn unused_queue_expires() {
     let node = Node::start();
     let mut c = Wire::open(&node);
@@ -364,7 +360,6 @@ fn unused_queue_expires() {
 }
 
 #[test]
-#[ignore = "dead-lettering is not built yet"]
 fn rejected_message_is_dead_lettered_with_its_history() {
     let node = Node::start();
     let mut c = Wire::open(&node);

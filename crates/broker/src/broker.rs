@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use amqp::{Exception, MethodId, ReplyCode};
 use parking_lot::Mutex;
-use queue::{Op, QueueId};
+use queue::{Letter, Op, QueueId};
 use rustc_hash::FxHashMap;
 use storage::{Admission as LogAdmission, LogOptions, StorageError, Verify};
 
@@ -16,6 +16,7 @@ use crate::budget::MessageMemory;
 use crate::connection::{ConnectionHandle, ConnectionInfo, DirectReplies, Event};
 use crate::directory::Directory;
 use crate::durable::{self, DurableShardTask, LogKeeper};
+use crate::letters::{self, Postman};
 use crate::mailbox::Mailbox;
 use crate::metadata::{self, AdminOp, Change, Consequences, Gone, Metadata, RecoveredQueues, VhostInfo};
 use crate::settings::Settings;
@@ -67,6 +68,8 @@ pub struct Broker {
     recovered_queues: Mutex<RecoveredQueues>,
     connections: Mutex<FxHashMap<u64, Arc<ConnectionHandle>>>,
     direct_replies: Arc<DirectReplies>,
+    /// Bounded by what each queue may have on its way.
+    letters: Arc<Mailbox<letters::Due>>,
     memory: Arc<MessageMemory>,
     /// Bytes of durable messages that are in memory.
     pub(crate) bodies: AtomicU64,
@@ -109,6 +112,7 @@ impl Broker {
             recovered_queues: Mutex::new(recovered_queues),
             connections: Mutex::default(),
             direct_replies: Arc::default(),
+            letters: Arc::default(),
             memory: Arc::default(),
             bodies: AtomicU64::new(0),
             log_failed: AtomicBool::new(false),
@@ -137,6 +141,7 @@ impl Broker {
         }
         broker.store.start(writer)?;
         tokio::spawn(watch(Arc::clone(&broker)));
+        tokio::spawn(Postman::new(Arc::clone(&broker)).run());
         tokio::spawn(LogKeeper::new(Arc::clone(&broker)).run());
         Ok(broker)
     }
@@ -296,6 +301,21 @@ impl Broker {
         Arc::clone(&self.shards[shard])
     }
 
+    /// The line of dead letters.
+    pub(crate) fn letters(&self) -> Arc<Mailbox<letters::Due>> {
+        Arc::clone(&self.letters)
+    }
+
+    /// A message leaves a queue of this shard as a dead letter.
+    pub(crate) fn post(&self, shard: u32, letter: Letter) {
+        self.letters.send(letters::Due { shard, letter });
+    }
+
+    /// The virtual host that a queue is in.
+    pub(crate) fn vhost_of(&self, queue: QueueId) -> Option<Arc<Vhost>> {
+        self.directory.vhosts().into_iter().find(|vhost| vhost.read().find_queue_by_id(queue).is_some())
+    }
+
     /// The identity of a new queue in memory, and the shard that will own it.
     pub(crate) fn new_local_queue(&self) -> (QueueId, u32) {
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
@@ -367,10 +387,10 @@ impl Broker {
         }
     }
 
-    /// A policy changed what counts for a queue: the one place from which its shard hears of it. Nothing that a queue's machine
-    /// knows today ([`QueueRecord::machine_settings`]) depends on policies, so there is nothing to send.
+    /// A policy changed what counts for a queue: the one place from which its shard hears of it.
     fn queue_settings_changed(&self, record: &QueueRecord) {
-        tracing::debug!(queue = &*record.name, settings = ?record.settings, "other policies count for a queue");
+        let configure = Op::Configure { queue: record.id, settings: record.machine_settings() };
+        self.send_ops(record.shard, vec![configure]);
     }
 
     /// Closes connections with `320 CONNECTION_FORCED` and this text. Answers how many were told.

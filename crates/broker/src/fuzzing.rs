@@ -11,18 +11,19 @@ use crate::durable::{entry, snapshot};
 /// If it is not.
 pub fn shard_entry(payload: &[u8]) {
     let payload = Bytes::copy_from_slice(payload);
-    let Some(logged) = entry::decode(&payload) else { return };
+    let Some(decoded) = entry::decode(&payload) else { return };
     let mut again = payload.to_vec();
-    let mut ops = entry::Ops::new();
-    for op in &logged {
+    let mut ops = entry::Ops::new(decoded.now_ms);
+    for op in &decoded.ops {
         match op {
-            entry::Logged::Enqueue { targets, message } => ops.enqueue(targets, message),
+            entry::Logged::Enqueue { targets, message, timed } => ops.enqueue(targets, message, *timed),
+            entry::Logged::Failed { queue, sequences } => ops.failed(*queue, sequences),
             entry::Logged::Remove { queue, sequences } => ops.remove(*queue, sequences),
             entry::Logged::Delivered { queue, up_to } => ops.delivered(*queue, *up_to),
         }
     }
     ops.finish(&mut again);
-    assert_eq!(entry::decode(&Bytes::from(again)), Some(logged));
+    assert_eq!(entry::decode(&Bytes::from(again)), Some(decoded));
 }
 
 /// Any snapshot of a durable shard whose checksum is right: `body` is what the checksum covers. The queues of a readable one can be restored

@@ -77,6 +77,10 @@ impl Peers {
                 Effect::BatchDone { connection, number } => {
                     self.send(connection, Event::BatchDone { shard, number });
                 }
+                Effect::Rejected { connection, number, publish } => {
+                    self.send(connection, Event::Rejected { shard, number, publish });
+                }
+                Effect::DeadLetter(letter) => broker.post(shard, *letter),
                 Effect::Reply { connection, token, reply } => self.send(connection, Event::Reply { token, reply }),
                 Effect::CancelConsumer { consumer } => {
                     if let Some(peer) = self.connections.get_mut(&consumer.connection) {

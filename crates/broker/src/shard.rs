@@ -8,6 +8,7 @@ use queue::{Batch, ConsumerId, Effect, Op, Shard};
 use storage::{Placed, StorageError};
 
 use crate::broker::Broker;
+use crate::clock;
 use crate::connection::{ConnectionHandle, Limiter};
 use crate::durable::{Files, Guard, Moved};
 use crate::mailbox::Mailbox;
@@ -49,6 +50,19 @@ pub(crate) enum ShardInput {
     Flush(tokio::sync::oneshot::Sender<()>),
 }
 
+/// Takes what waits in a shard's inbox as soon as there is something; or takes nothing when it is time to look at the queues.
+pub(crate) async fn wait_for_work(inbox: &Mailbox<ShardInput>, inputs: &mut Vec<ShardInput>, timer: Option<u64>) {
+    let mut take = std::pin::pin!(poll_fn(|context| inbox.poll_take(context, inputs)));
+    match timer {
+        None => take.await,
+        Some(deadline) => tokio::select! {
+            biased;
+            () = &mut take => {}
+            () = clock::sleep_until(deadline) => {}
+        },
+    }
+}
+
 /// The task.
 pub(crate) struct ShardTask {
     broker: Arc<Broker>,
@@ -70,7 +84,8 @@ impl ShardTask {
     pub(crate) async fn run(mut self) {
         let mut inputs = Vec::new();
         loop {
-            poll_fn(|context| self.inbox.poll_take(context, &mut inputs)).await;
+            wait_for_work(&self.inbox, &mut inputs, self.shard.next_timer()).await;
+            self.shard.set_now(clock::now_ms());
             self.turn(&mut inputs);
             // The connections that were woken run before the next turn, even under a flood.
             tokio::task::yield_now().await;

@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a [`Chunk`] points at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChunkKind {
     /// A log entry, which says itself what is in it.
+    #[default]
     Entry,
     /// The bytes of one message.
     Message {
@@ -30,7 +31,7 @@ pub enum ChunkKind {
 const MAX_RUN_BYTES: u32 = 512 * 1024;
 
 /// Messages of a queue that lie together on disk: those that one log entry brought, or a single one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// What it points at.
     pub kind: ChunkKind,
@@ -48,6 +49,12 @@ pub struct Chunk {
     pub offset: u32,
     /// Length of the entry or message.
     pub length: u32,
+    /// Bytes of the bodies among them, as far as they are known; else all bytes.
+    pub body_bytes: u32,
+    /// When they entered the queue, in milliseconds since 1970. In a run each record says so itself.
+    pub enqueued_at_ms: u64,
+    /// One of them may have a time to live of its own.
+    pub timed: bool,
 }
 
 impl Chunk {
@@ -79,6 +86,8 @@ impl Chunk {
         self.kind = ChunkKind::Run { records: records + more };
         self.count = count;
         self.bytes += next.bytes;
+        self.body_bytes = self.body_bytes.saturating_add(next.body_bytes);
+        self.timed |= next.timed;
         true
     }
 
@@ -181,9 +190,31 @@ pub(crate) struct Cold {
     end: u64,
     removed: IntervalSet,
     live: u64,
+    /// Numbers of the chunks, and bytes of their bodies: removed ones included.
+    numbers: u64,
+    body_bytes: u64,
 }
 
 impl Cold {
+    fn count_in(&mut self, chunk: &Chunk) {
+        self.numbers += u64::from(chunk.count);
+        self.body_bytes += u64::from(chunk.body_bytes);
+    }
+
+    fn count_out(&mut self, chunk: &Chunk) {
+        self.numbers -= u64::from(chunk.count);
+        self.body_bytes -= u64::from(chunk.body_bytes);
+    }
+
+    /// Bytes of the bodies that are there: an estimate while some of them are removed.
+    pub(crate) fn live_body_bytes(&self) -> u64 {
+        if self.live >= self.numbers {
+            return self.body_bytes;
+        }
+        let share = u128::from(self.body_bytes) * u128::from(self.live) / u128::from(self.numbers.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
@@ -214,6 +245,7 @@ impl Cold {
     pub(crate) fn push(&mut self, chunk: Chunk) {
         debug_assert!(self.end().is_none_or(|end| end == chunk.first), "chunks follow each other");
         self.live += u64::from(chunk.count);
+        self.count_in(&chunk);
         self.end = chunk.end();
         match self.chunks.back_mut() {
             Some(last)
@@ -223,6 +255,8 @@ impl Cold {
             {
                 last.count += chunk.count;
                 last.bytes += chunk.bytes;
+                last.body_bytes += chunk.body_bytes;
+                last.timed |= chunk.timed;
             }
             _ => self.chunks.push_back(chunk),
         }
@@ -232,6 +266,7 @@ impl Cold {
     pub(crate) fn push_after_gap(&mut self, chunk: Chunk) {
         debug_assert!(self.end().is_none_or(|end| end <= chunk.first), "chunks follow each other");
         self.live += u64::from(chunk.count);
+        self.count_in(&chunk);
         if let Some(end) = self.end().filter(|&end| end < chunk.first) {
             self.removed.insert(end, chunk.first - 1);
         }
@@ -260,12 +295,13 @@ impl Cold {
     /// is only for the front. Answers the sequence up to which nothing is left.
     pub(crate) fn drop_dead_front(&mut self, releases: &mut Vec<Release>) -> Option<u64> {
         let mut end = None;
-        while let Some(chunk) = self.chunks.front() {
+        while let Some(&chunk) = self.chunks.front() {
             if self.removed.count_within(chunk.first, chunk.end() - 1) < u64::from(chunk.count) {
                 break;
             }
             releases.push(chunk.release());
             end = Some(chunk.end());
+            self.count_out(&chunk);
             self.chunks.pop_front();
         }
         let end = if self.chunks.is_empty() { end.map(|_| self.end) } else { end };
@@ -304,6 +340,9 @@ impl Cold {
             }
         }
         self.live -= lost;
+        (self.numbers, self.body_bytes) = self.chunks.iter().fold((0, 0), |(numbers, bytes), chunk| {
+            (numbers + u64::from(chunk.count), bytes + u64::from(chunk.body_bytes))
+        });
         if self.chunks.is_empty() {
             self.removed.forget_below(self.end);
         }
@@ -325,6 +364,7 @@ impl Cold {
     /// Takes the first chunk out, with what of it was removed.
     pub(crate) fn pop_front(&mut self) -> Option<(Chunk, IntervalSet)> {
         let chunk = self.chunks.pop_front()?;
+        self.count_out(&chunk);
         let end = chunk.end();
         let mut removed = IntervalSet::default();
         for (first, last) in self.removed.runs() {
@@ -351,7 +391,16 @@ mod tests {
     use super::*;
 
     fn chunk(first: u64, count: u32, offset: u32) -> Chunk {
-        Chunk { kind: ChunkKind::Entry, first, skip: 0, count, bytes: count * 10, file: 3, offset, length: 100 }
+        Chunk {
+            kind: ChunkKind::Entry,
+            first,
+            count,
+            bytes: count * 10,
+            file: 3,
+            offset,
+            length: 100,
+            ..Chunk::default()
+        }
     }
 
     #[test]
@@ -388,16 +437,7 @@ mod tests {
         assert_eq!(cold.live(), 0);
     }
     fn run(first: u64, count: u32, records: u32, file: u64) -> Chunk {
-        Chunk {
-            kind: ChunkKind::Run { records },
-            first,
-            skip: 0,
-            count,
-            bytes: records * 10,
-            file,
-            offset: 0,
-            length: 0,
-        }
+        Chunk { kind: ChunkKind::Run { records }, first, count, bytes: records * 10, file, ..Chunk::default() }
     }
 
     #[test]

@@ -11,7 +11,11 @@
 //!
 //! A message keeps its sequence number for life. Messages that were never handed out lie at and above the *cursor*; those
 //! handed out and given back lie below it, in a small ordered set. So the next message to deliver is the lowest returned one,
-//! else the one at the cursor: a requeued message takes its old place, whatever the order in which it came back.
+//! else the one at the cursor: a requeued message takes its old place, whatever the order in which it came back. In a queue with
+//! priorities all messages are in that set, and those with a higher priority come first in it.
+//!
+//! Time is an input: the task says what time it is before each turn ([`Shard::set_now`]), and each message of a log has the time at which
+//! it was published. What a queue does because of time or length, in [`upkeep`], is decided by its owner and becomes removals.
 
 mod cold;
 mod consumers;
@@ -20,21 +24,27 @@ mod live;
 mod machine;
 mod message;
 mod op;
+mod settings;
 mod shard;
+mod upkeep;
 
 pub use cold::{Chunk, ChunkKind, Release};
 pub use consumers::ConsumerSpec;
 pub use intervals::Intervals;
 pub use live::Place;
-pub use machine::{Admission, AttachRefused, Journal, Machine, Paged, Settings};
-pub use message::{Message, MessageRef};
-pub use op::{Batch, ConsumerId, Counts, Delivery, Effect, Enqueue, GetReply, Op, Outcome, Reply, Targets, Token};
-pub use shard::{MemoryChange, Shard};
+pub use machine::{Admission, AttachRefused, Journal, Machine, Paged};
+pub use message::{Message, MessageRef, Stamp};
+pub use op::{
+    Batch, ConsumerId, Counts, Delivery, Effect, Enqueue, GetReply, Letter, Op, Outcome, Reason, Reply, Targets, Token,
+};
+pub use settings::{Overflow, Rules, Settings};
+pub use shard::{Logged, MemoryChange, Shard, Taken};
+pub use upkeep::LETTERS_IN_FLIGHT;
 
 /// The identity of a queue: the metadata index of its creation, so a re-declared name is never the old queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId(pub u64);
 
 /// The place of a message in its queue. Given at enqueue, kept for life, never given again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sequence(pub u64);

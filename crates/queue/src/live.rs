@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::cold::Release;
-use crate::{ConsumerId, Message, Sequence};
+use crate::{ConsumerId, Message, Sequence, Stamp};
 
 /// Below this length a ring is left alone, whatever its holes: it costs a few pages.
 const SMALL_RING: usize = 1024;
@@ -25,6 +25,8 @@ pub(crate) enum State {
     Out(ConsumerId),
     /// Nobody any more: it was settled and leaves when its removal takes effect.
     Settled,
+    /// Nobody: it is on its way to a dead-letter exchange, and is settled when it has arrived.
+    Leaving,
 }
 
 /// A live message.
@@ -34,6 +36,7 @@ pub(crate) struct Slot {
     pub(crate) state: State,
     /// It was handed out before and came back.
     pub(crate) redelivered: bool,
+    pub(crate) stamp: Stamp,
     /// Where it lies on disk; `None` in a queue that lives in memory.
     pub(crate) place: Option<Place>,
 }
@@ -108,6 +111,13 @@ impl Live {
     /// The number that the next message will get.
     pub(crate) fn next_sequence(&self) -> Sequence {
         Sequence(self.base + self.ring.len() as u64)
+    }
+
+    pub(crate) fn get(&self, sequence: Sequence) -> Option<&Slot> {
+        match sequence.0.checked_sub(self.base) {
+            Some(index) => self.ring.get(usize::try_from(index).ok()?)?.as_ref(),
+            None => self.stragglers.get(&sequence.0),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, sequence: Sequence) -> Option<&mut Slot> {
@@ -216,6 +226,7 @@ mod tests {
             message: Message::from_parts(b"\0\0", b"\0\0", &body.to_be_bytes()),
             state: State::Ready,
             redelivered: false,
+            stamp: Stamp::default(),
             place: None,
         }
     }

@@ -1,32 +1,25 @@
 //! One queue: its messages, its consumers, and who gets what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
 use crate::cold::{Chunk, Cold, Release};
 use crate::consumers::Consumers;
 use crate::live::{Live, Place, Slot, State};
+use crate::upkeep::Upkeep;
 use crate::{
-    ConsumerId, ConsumerSpec, Counts, Delivery, Effect, GetReply, Intervals, Message, Outcome, QueueId, Sequence,
+    ConsumerId, ConsumerSpec, Counts, Delivery, Effect, GetReply, Intervals, Message, Outcome, QueueId, Reason,
+    Sequence, Settings, Stamp,
 };
-
-/// How a queue behaves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The queue goes when its last consumer goes.
-    pub auto_delete: bool,
-    /// Only one consumer at a time gets messages; the next one takes over when it goes.
-    pub single_active_consumer: bool,
-    /// Messages leave only by [`Machine::remove`], after the removal is in the log; what is to be removed is in the journal.
-    pub durable: bool,
-}
 
 /// What a durable queue wants in its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Journal {
     /// Messages that are settled: to be removed.
     pub removed: Intervals,
+    /// Messages that came back once more, in a queue that counts that.
+    pub failed: Intervals,
     /// Everything below was handed out; `None`: nothing new was since the last time.
     pub delivered_up_to: Option<Sequence>,
 }
@@ -38,6 +31,8 @@ pub struct Paged {
     pub message: Message,
     /// Its place.
     pub place: Place,
+    /// What it said when it entered.
+    pub stamp: Stamp,
 }
 
 /// Decides, at the moment of delivery, whether a consumer's connection can take one more message. This is how a slow reader
@@ -60,26 +55,32 @@ pub struct AttachRefused;
 /// A queue.
 ///
 /// Invariants:
-/// - every message at or above `cursor` is `Ready`;
-/// - `returned` holds exactly the `Ready` messages below `cursor`;
-/// - `ready` and `unacked` count the `Ready` and the `Out` messages in memory;
+/// - every message at or above `cursor` is `Ready`, but for those that were refused when they came;
+/// - `returned` holds exactly the `Ready` messages below `cursor`, by rank and sequence: in a queue with priorities these are all;
+/// - `ready` and `unacked` count the `Ready` and the `Out` messages in memory, `ready_bytes` the bodies of the `Ready` ones;
 /// - what is cold follows what is in memory and was not handed out since the node started; below `purged_up_to` it is settled.
 #[derive(Debug)]
 pub struct Machine {
-    id: QueueId,
-    settings: Settings,
-    live: Live,
+    pub(crate) id: QueueId,
+    pub(crate) settings: Settings,
+    pub(crate) live: Live,
     cursor: Sequence,
-    returned: BTreeSet<Sequence>,
-    ready: u64,
+    /// By rank: 0 in a queue without priorities; else 0 is the highest.
+    pub(crate) returned: BTreeSet<(u8, Sequence)>,
+    pub(crate) ready: u64,
+    pub(crate) ready_bytes: u64,
     unacked: u64,
-    consumers: Consumers,
-    cold: Cold,
+    pub(crate) consumers: Consumers,
+    pub(crate) cold: Cold,
+    /// How often messages came back, in a queue that counts that.
+    pub(crate) failures: BTreeMap<u64, u32>,
+    /// What more there is to do; most queues have none.
+    pub(crate) upkeep: Option<Box<Upkeep>>,
     /// Cold messages below this were purged and wait for their removal.
     purged_up_to: u64,
     /// Everything below was handed out before the node started: redelivered.
     delivered_up_to: Sequence,
-    journal: Journal,
+    pub(crate) journal: Journal,
     /// The log entry that brought the last message, and how many it brought so far.
     last_entry: (u64, u32, u32),
 }
@@ -89,6 +90,7 @@ impl Machine {
     #[must_use]
     pub fn new(id: QueueId, settings: Settings) -> Self {
         let consumers = Consumers::new(settings.single_active_consumer);
+        let upkeep = settings.need_upkeep().then(Box::default);
         Self {
             id,
             settings,
@@ -96,9 +98,12 @@ impl Machine {
             cursor: Sequence(0),
             returned: BTreeSet::new(),
             ready: 0,
+            ready_bytes: 0,
             unacked: 0,
             consumers,
             cold: Cold::default(),
+            failures: BTreeMap::new(),
+            upkeep,
             purged_up_to: 0,
             delivered_up_to: Sequence(0),
             journal: Journal::default(),
@@ -165,7 +170,7 @@ impl Machine {
         if self.ready > 0 || self.cold_ready() == 0 { None } else { self.cold.front().copied() }
     }
 
-    fn cold_ready(&self) -> u64 {
+    pub(crate) fn cold_ready(&self) -> u64 {
         let purged = self.cold.front().is_some_and(|chunk| chunk.first < self.purged_up_to);
         if purged { 0 } else { self.cold.live() }
     }
@@ -173,10 +178,36 @@ impl Machine {
     // ---- replicated state -------------------------------------------------------------------------------------------
 
     /// Puts a message at the end. While there is a cold part that is not possible: see [`Machine::enqueue_cold`].
-    pub fn enqueue(&mut self, message: Message, place: Option<Place>) -> Sequence {
+    pub fn enqueue(&mut self, message: Message, stamp: Stamp, place: Option<Place>) -> Sequence {
         debug_assert!(self.cold.is_empty(), "what is in memory comes before what is cold");
+        if stamp.ttl_ms != Stamp::NO_TTL {
+            self.need_upkeep();
+        }
+        self.push_ready(Slot { message, state: State::Ready, redelivered: false, stamp, place })
+    }
+
+    fn push_ready(&mut self, slot: Slot) -> Sequence {
         self.ready += 1;
-        self.live.push(Slot { message, state: State::Ready, redelivered: false, place })
+        self.ready_bytes += slot.message.body_len() as u64;
+        let rank = self.rank_of(&slot.stamp);
+        let sequence = self.live.push(slot);
+        if let Some(rank) = rank {
+            self.returned.insert((rank, sequence));
+            self.cursor = self.live.next_sequence();
+        }
+        sequence
+    }
+
+    /// The rank of a message in a queue with priorities.
+    fn rank_of(&self, stamp: &Stamp) -> Option<u8> {
+        let max = self.settings.rules.as_deref()?.max_priority?;
+        Some(max - stamp.priority.min(max))
+    }
+
+    /// Messages of this queue stay in memory: only all of them together say which comes first.
+    #[must_use]
+    pub fn has_priorities(&self) -> bool {
+        self.settings.rule(|rules| rules.max_priority).is_some()
     }
 
     /// Whether new messages go behind a cold part.
@@ -188,6 +219,9 @@ impl Machine {
     /// Puts a message at the end that is on disk only; `skip` is how many its entry brought before. `first` of the chunk is set here.
     pub fn enqueue_cold(&mut self, chunk: Chunk, skip: u32) {
         let first = self.cold.end().unwrap_or(self.live.next_sequence().0);
+        if chunk.timed {
+            self.need_upkeep();
+        }
         self.cold.push(Chunk { first, skip, ..chunk });
     }
 
@@ -233,6 +267,9 @@ impl Machine {
     }
 
     fn remove_one(&mut self, sequence: Sequence, releases: &mut Vec<Release>) -> u64 {
+        if !self.failures.is_empty() {
+            self.failures.remove(&sequence.0);
+        }
         let Some(slot) = self.live.remove(sequence) else { return 0 };
         let bytes = slot.message.len() as u64;
         if let Some(place) = slot.place {
@@ -241,15 +278,16 @@ impl Machine {
         match slot.state {
             State::Ready => {
                 self.ready -= 1;
+                self.ready_bytes -= slot.message.body_len() as u64;
                 if sequence < self.cursor {
-                    self.returned.remove(&sequence);
+                    self.returned.remove(&(self.rank_of(&slot.stamp).unwrap_or(0), sequence));
                 }
             }
             State::Out(consumer) => {
                 self.unacked -= 1;
                 self.consumers.credit(consumer, 1);
             }
-            State::Settled => {}
+            State::Settled | State::Leaving => {}
         }
         bytes
     }
@@ -279,12 +317,15 @@ impl Machine {
         for sequence in chunk.first..chunk.end() {
             debug_assert_eq!(self.live.next_sequence().0, sequence, "what is cold follows what is in memory");
             match messages.next().flatten() {
-                Some(Paged { message, place }) if !removed.contains(sequence) => {
+                Some(Paged { message, place, stamp }) if !removed.contains(sequence) => {
                     bytes += message.len() as u64;
                     alive += 1;
-                    self.ready += 1;
-                    let redelivered = Sequence(sequence) < self.delivered_up_to;
-                    self.live.push(Slot { message, state: State::Ready, redelivered, place: Some(place) });
+                    let redelivered =
+                        Sequence(sequence) < self.delivered_up_to || self.failures.contains_key(&sequence);
+                    if stamp.ttl_ms != Stamp::NO_TTL {
+                        self.need_upkeep();
+                    }
+                    self.push_ready(Slot { message, state: State::Ready, redelivered, stamp, place: Some(place) });
                 }
                 _ => self.live.push_hole(),
             }
@@ -307,14 +348,33 @@ impl Machine {
         self.delivered_up_to = self.delivered_up_to.max(sequence);
     }
 
+    /// Messages came back once more.
+    pub fn note_failures(&mut self, sequences: &Intervals) {
+        for sequence in sequences.iter() {
+            self.set_failures(sequence, self.failures.get(&sequence.0).map_or(1, |count| count.saturating_add(1)));
+        }
+    }
+
+    /// A message came back so often.
+    pub fn set_failures(&mut self, sequence: Sequence, count: u32) {
+        if sequence < self.next_sequence() {
+            self.failures.insert(sequence.0, count);
+        }
+    }
+
+    /// How often messages came back, of those that did.
+    pub fn failures(&self) -> impl Iterator<Item = (Sequence, u32)> + '_ {
+        self.failures.iter().map(|(&sequence, &count)| (Sequence(sequence), count))
+    }
+
     /// What is to be written to the log since the last call.
     pub fn take_journal(&mut self) -> Journal {
         std::mem::take(&mut self.journal)
     }
 
     /// A message in memory, its place and whether it was handed out before: for snapshots and moves.
-    pub fn messages(&self) -> impl Iterator<Item = (Sequence, &Message, Option<Place>)> {
-        self.live.iter().map(|(sequence, slot)| (sequence, &slot.message, slot.place))
+    pub fn messages(&self) -> impl Iterator<Item = (Sequence, &Message, Option<Place>, Stamp)> {
+        self.live.iter().map(|(sequence, slot)| (sequence, &slot.message, slot.place, slot.stamp))
     }
 
     /// The cold part: for snapshots and moves.
@@ -399,8 +459,8 @@ impl Machine {
 
     // ---- leader-local state -----------------------------------------------------------------------------------------
 
-    /// Settles deliveries that are out with `consumer`, and answers which of them are now to be removed: all that were out,
-    /// unless they go back to the queue. Stale numbers are passed over.
+    /// Settles deliveries that are out with `consumer`, and answers which of them are now to be removed. Those that go back to the queue
+    /// are not; nor are dead letters, which go when they have arrived. Stale numbers are passed over.
     pub fn settle(&mut self, consumer: ConsumerId, sequences: &Intervals, outcome: Outcome) -> Intervals {
         let mut settled = Intervals::default();
         let mut count = 0;
@@ -411,6 +471,7 @@ impl Machine {
             }
             count += 1;
             match outcome {
+                Outcome::Discard if self.settings.dead_letters() => self.dispose(sequence, Reason::Rejected),
                 Outcome::Ack | Outcome::Discard => {
                     slot.state = State::Settled;
                     settled.push(sequence);
@@ -418,17 +479,33 @@ impl Machine {
                         self.journal.removed.push(sequence);
                     }
                 }
-                Outcome::Requeue => {
-                    slot.state = State::Ready;
-                    slot.redelivered = true;
-                    self.returned.insert(sequence);
-                    self.ready += 1;
-                }
+                Outcome::Requeue => self.give_back(sequence),
             }
         }
         self.unacked -= u64::from(count);
         self.consumers.credit(consumer, count);
         settled
+    }
+
+    /// A message that was out is ready again, unless it came back too often.
+    fn give_back(&mut self, sequence: Sequence) {
+        if let Some(limit) = self.settings.rule(|rules| rules.delivery_limit) {
+            let failures = self.failures.entry(sequence.0).or_insert(0);
+            *failures = failures.saturating_add(1);
+            if *failures > limit {
+                return self.dispose(sequence, Reason::DeliveryLimit);
+            }
+            if self.settings.durable {
+                self.journal.failed.push(sequence);
+            }
+        }
+        let slot = self.live.get_mut(sequence).expect("what is out is live");
+        slot.state = State::Ready;
+        slot.redelivered = true;
+        let (stamp, bytes) = (slot.stamp, slot.message.body_len());
+        self.ready += 1;
+        self.ready_bytes += bytes as u64;
+        self.returned.insert((self.rank_of(&stamp).unwrap_or(0), sequence));
     }
 
     /// Starts a consumer.
@@ -450,20 +527,12 @@ impl Machine {
         let held = self.consumers.remove(consumer);
         if requeue {
             // A consumer's deliveries are counted, a holder's are not: it has as many as there are.
-            let mut left = held.map_or(u64::MAX, u64::from).min(self.unacked);
-            let mut below = self.live.below(self.cursor);
-            while left > 0
-                && let Some((sequence, slot)) = below.next()
-            {
-                if slot.state == State::Out(consumer) {
-                    slot.state = State::Ready;
-                    slot.redelivered = true;
-                    self.returned.insert(sequence);
-                    self.ready += 1;
-                    self.unacked -= 1;
-                    left -= 1;
-                }
-            }
+            let left = usize::try_from(held.map_or(u64::MAX, u64::from).min(self.unacked)).unwrap_or(usize::MAX);
+            let below = self.live.below(self.cursor);
+            let out = below.filter(|(_, slot)| slot.state == State::Out(consumer)).map(|(sequence, _)| sequence);
+            let out: Vec<Sequence> = out.take(left).collect();
+            self.unacked -= out.len() as u64;
+            out.into_iter().for_each(|sequence| self.give_back(sequence));
         }
         held.is_some()
     }
@@ -492,17 +561,21 @@ impl Machine {
 
     /// Takes the next message for `holder`, which is not one of the consumers.
     pub fn get(&mut self, holder: ConsumerId, no_ack: bool) -> Option<GetReply> {
-        let sequence = self.next_ready()?;
+        let sequence = self.next_ready().filter(|&sequence| !self.is_stale(sequence))?;
+        let failures = self.failures_of(sequence);
         let (message, redelivered) = self.hand_out(sequence, holder, no_ack);
-        Some(GetReply { queue: self.id, sequence, redelivered, message, remaining: self.counts().ready })
+        Some(GetReply { queue: self.id, sequence, redelivered, failures, message, remaining: self.counts().ready })
     }
 
     /// Settles all ready messages, and answers which: they are to be removed.
     pub fn purge(&mut self) -> Intervals {
-        let mut sequences: Intervals = std::mem::take(&mut self.returned).into_iter().collect();
+        let returned = std::mem::take(&mut self.returned);
+        let mut sequences: Intervals = returned.into_iter().map(|(_, sequence)| sequence).collect();
         let mut from = self.cursor;
         while let Some(sequence) = self.live.next_at(from) {
-            sequences.push(sequence);
+            if self.is_ready(sequence) {
+                sequences.push(sequence);
+            }
             from = Sequence(sequence.0 + 1);
         }
         for sequence in sequences.iter() {
@@ -510,6 +583,7 @@ impl Machine {
         }
         self.cursor = self.cursor.max(self.live.next_sequence());
         self.ready = 0;
+        self.ready_bytes = 0;
         if let (Some(front), Some(end)) = (self.cold.front(), self.cold.end()) {
             if front.first >= self.purged_up_to {
                 sequences.push_run(front.first, end - 1);
@@ -531,6 +605,14 @@ impl Machine {
             }
             let Some(slot) = self.consumers.next() else { break };
             let Some(sequence) = self.next_ready() else { break };
+            if self.upkeep.is_some() && self.is_stale(sequence) {
+                self.expire(false);
+                // Of what has expired not all can go now: it is not delivered either.
+                if self.next_ready() == Some(sequence) {
+                    break;
+                }
+                continue;
+            }
             let consumer = self.consumers.get(slot);
             let (id, no_ack) = (consumer.id, consumer.spec.no_ack);
             let bytes = self.live.get_mut(sequence).expect("ready messages are live").message.len();
@@ -538,37 +620,63 @@ impl Machine {
                 self.consumers.park(slot);
                 continue;
             }
+            let failures = self.failures_of(sequence);
             let (message, redelivered) = self.hand_out(sequence, id, no_ack);
             self.consumers.served(slot);
-            effects.push(Effect::Deliver(Delivery { consumer: id, queue: self.id, sequence, redelivered, message }));
+            let delivery = Delivery { consumer: id, queue: self.id, sequence, redelivered, failures, message };
+            effects.push(Effect::Deliver(delivery));
             delivered += 1;
         }
         delivered
     }
 
-    fn next_ready(&mut self) -> Option<Sequence> {
-        if let Some(&sequence) = self.returned.first() {
-            return Some(sequence);
-        }
-        let sequence = self.live.next_at(self.cursor)?;
-        // Holes that a purge left are passed over once, not at every look.
-        self.cursor = sequence;
-        Some(sequence)
+    fn failures_of(&self, sequence: Sequence) -> u32 {
+        if self.failures.is_empty() { 0 } else { self.failures.get(&sequence.0).copied().unwrap_or(0) }
     }
 
-    fn hand_out(&mut self, sequence: Sequence, to: ConsumerId, no_ack: bool) -> (Message, bool) {
+    fn is_ready(&self, sequence: Sequence) -> bool {
+        self.live.get(sequence).is_some_and(|slot| slot.state == State::Ready)
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Option<Sequence> {
+        if let Some(&(_, sequence)) = self.returned.first() {
+            return Some(sequence);
+        }
+        loop {
+            let sequence = self.live.next_at(self.cursor)?;
+            // Holes that a purge left, and messages that were refused, are passed over once, not at every look.
+            self.cursor = sequence;
+            if self.upkeep.is_none() || self.is_ready(sequence) {
+                return Some(sequence);
+            }
+            self.cursor = Sequence(sequence.0 + 1);
+        }
+    }
+
+    /// A ready message is ready no more.
+    pub(crate) fn take_out(&mut self, sequence: Sequence) {
+        let slot = self.live.get(sequence).expect("ready messages are live");
+        debug_assert_eq!(slot.state, State::Ready, "only ready messages are handed out");
+        self.ready_bytes -= slot.message.body_len() as u64;
+        self.ready -= 1;
         if sequence < self.cursor {
-            self.returned.remove(&sequence);
+            let rank = self.rank_of(&slot.stamp).unwrap_or(0);
+            self.returned.remove(&(rank, sequence));
         } else {
             self.cursor = Sequence(sequence.0 + 1);
         }
-        self.ready -= 1;
+    }
+
+    fn hand_out(&mut self, sequence: Sequence, to: ConsumerId, no_ack: bool) -> (Message, bool) {
+        self.take_out(sequence);
+        if !self.failures.is_empty() && no_ack && !self.settings.durable {
+            self.failures.remove(&sequence.0);
+        }
         if no_ack && !self.settings.durable {
             let slot = self.live.remove(sequence).expect("ready messages are live");
             return (slot.message, slot.redelivered);
         }
         let slot = self.live.get_mut(sequence).expect("ready messages are live");
-        debug_assert_eq!(slot.state, State::Ready, "only ready messages are handed out");
         if no_ack {
             slot.state = State::Settled;
             self.journal.removed.push(sequence);
@@ -586,12 +694,11 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ChunkKind;
 
     const HOLDER: ConsumerId = ConsumerId { connection: 1, local: 1 };
 
     fn chunk(count: u32, offset: u32) -> Chunk {
-        Chunk { kind: ChunkKind::Entry, first: 0, skip: 0, count, bytes: count * 4, file: 1, offset, length: 100 }
+        Chunk { count, bytes: count * 4, file: 1, offset, length: 100, ..Chunk::default() }
     }
 
     /// The messages of a chunk as they would come back from disk; each body is its sequence number.
@@ -599,7 +706,8 @@ mod tests {
         (chunk.first..chunk.first + u64::from(chunk.count))
             .map(|sequence| {
                 let message = Message::from_parts(b"\0\0", b"\0\0", sequence.to_string().as_bytes());
-                Some(Paged { message, place: Place { file: chunk.file, offset: chunk.offset } })
+                let place = Place { file: chunk.file, offset: chunk.offset };
+                Some(Paged { message, place, stamp: Stamp::default() })
             })
             .collect()
     }

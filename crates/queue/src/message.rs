@@ -11,6 +11,35 @@ pub struct Message {
     properties_bytes: u32,
 }
 
+/// What of a message decides when it goes and what goes before it. Given when it enters a queue, kept for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// When it entered, in milliseconds since 1970.
+    pub enqueued_at_ms: u64,
+    /// Its own time to live in milliseconds; [`Stamp::NO_TTL`]: none.
+    pub ttl_ms: u32,
+    /// Its priority; means nothing in a queue without priorities.
+    pub priority: u8,
+}
+
+impl Stamp {
+    /// The message itself says nothing of how long it lives.
+    pub const NO_TTL: u32 = u32::MAX;
+
+    /// When it expires in a queue with this time to live: the lower of the two counts.
+    #[must_use]
+    pub fn deadline(&self, queue_ttl_ms: Option<u32>) -> Option<u64> {
+        let ttl = queue_ttl_ms.map_or(self.ttl_ms, |ttl| ttl.min(self.ttl_ms));
+        (ttl != Self::NO_TTL).then(|| self.enqueued_at_ms.saturating_add(u64::from(ttl)))
+    }
+}
+
+impl Default for Stamp {
+    fn default() -> Self {
+        Self { enqueued_at_ms: 0, ttl_ms: Self::NO_TTL, priority: 0 }
+    }
+}
+
 /// Where a message lies in the buffers of its [`Batch`](crate::Batch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRef {

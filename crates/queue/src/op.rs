@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{ConsumerSpec, Intervals, Message, MessageRef, QueueId, Sequence, Settings};
+use crate::{ConsumerSpec, Intervals, Message, MessageRef, QueueId, Sequence, Settings, Stamp};
 
 /// A consumer, or a channel that holds messages it got with `basic.get`: unique over the life of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +46,20 @@ pub struct Enqueue {
     pub targets: Targets,
     /// Where it lies in the batch's buffers.
     pub message: MessageRef,
+    /// Its own time to live in milliseconds; [`Stamp::NO_TTL`]: none.
+    pub ttl_ms: u32,
+    /// Its priority.
+    pub priority: u8,
+    /// Names the publish in [`Effect::Rejected`]; 0: nobody wants to know.
+    pub publish: u64,
+}
+
+impl Enqueue {
+    /// A message with no time to live of its own, no priority, and no publisher that waits.
+    #[must_use]
+    pub fn plain(targets: Targets, message: MessageRef) -> Self {
+        Self { targets, message, ttl_ms: Stamp::NO_TTL, priority: 0, publish: 0 }
+    }
 }
 
 /// What becomes of a delivered message.
@@ -55,8 +69,34 @@ pub enum Outcome {
     Ack,
     /// Back to its place in the queue, with the redelivered flag.
     Requeue,
-    /// Refused for good: it leaves the queue.
+    /// Refused for good: it leaves the queue, as a dead letter if the queue has an exchange for these.
     Discard,
+}
+
+/// Why a message leaves a queue as a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// A consumer refused it.
+    Rejected,
+    /// Its time to live is over.
+    Expired,
+    /// The queue was too long.
+    MaxLen,
+    /// It came back too often.
+    DeliveryLimit,
+}
+
+/// A message on its way to a dead-letter exchange. It is live in its queue until [`Op::Posted`] says that it has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// The queue it leaves.
+    pub queue: QueueId,
+    /// Its place there.
+    pub sequence: Sequence,
+    /// Why.
+    pub reason: Reason,
+    /// The message.
+    pub message: Message,
 }
 
 /// One thing asked of a shard.
@@ -81,6 +121,27 @@ pub enum Op {
         queue: QueueId,
         /// How it behaves.
         settings: Settings,
+    },
+    /// Other settings count for a queue from now on, because a policy changed.
+    Configure {
+        /// The queue.
+        queue: QueueId,
+        /// How it behaves.
+        settings: Settings,
+    },
+    /// Dead letters have arrived wherever they were to go: they leave the queue.
+    Posted {
+        /// The queue.
+        queue: QueueId,
+        /// Which.
+        sequences: Intervals,
+    },
+    /// It was declared again: a use of it, answered as [`Op::Count`] is.
+    Declared {
+        /// The queue.
+        queue: QueueId,
+        /// For the reply.
+        token: Token,
     },
     /// Removes a queue with all its messages; its consumers are told. Answered with [`Reply::Deleted`], [`Reply::InUse`],
     /// [`Reply::NotEmpty`] or [`Reply::Gone`].
@@ -177,6 +238,8 @@ pub struct Delivery {
     pub sequence: Sequence,
     /// It may have been seen before.
     pub redelivered: bool,
+    /// How often it came back, in a queue that counts that.
+    pub failures: u32,
     /// The message.
     pub message: Message,
 }
@@ -201,6 +264,8 @@ pub struct GetReply {
     pub sequence: Sequence,
     /// It may have been seen before.
     pub redelivered: bool,
+    /// How often it came back, in a queue that counts that.
+    pub failures: u32,
     /// The message.
     pub message: Message,
     /// Messages still ready after it.
@@ -251,6 +316,17 @@ pub enum Effect {
         /// The batch's number.
         number: u64,
     },
+    /// A queue is full and refused a message of this batch. Comes before the batch is done.
+    Rejected {
+        /// The connection.
+        connection: u64,
+        /// The batch's number.
+        number: u64,
+        /// The publish, as the connection named it.
+        publish: u64,
+    },
+    /// Publish a message to its queue's dead-letter exchange, and say so with [`Op::Posted`].
+    DeadLetter(Box<Letter>),
     /// A queue is gone under a consumer.
     CancelConsumer {
         /// The consumer.

@@ -1,11 +1,13 @@
 //! Many queues and the ops on them: what one shard task owns.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::{
     Admission, Batch, Chunk, ConsumerId, Effect, Enqueue, Intervals, Journal, Machine, Message, Op, Outcome, Place,
-    QueueId, Release, Reply, Token,
+    QueueId, Release, Reply, Stamp, Token,
 };
 
 /// The queues of a shard.
@@ -18,6 +20,36 @@ pub struct Shard {
     journaled: Vec<QueueId>,
     releases: Vec<Release>,
     memory: MemoryChange,
+    /// The time of this turn, in milliseconds since 1970.
+    now: u64,
+    /// When queues want to be looked at though nobody asks anything of them; each at most once.
+    timers: BTreeSet<(u64, QueueId)>,
+}
+
+/// A message that is in the log, on its way into queues.
+#[derive(Clone, Copy, Debug)]
+pub struct Logged<'a> {
+    /// Where it goes.
+    pub targets: &'a [QueueId],
+    /// The message.
+    pub message: &'a Message,
+    /// What it said when it was published.
+    pub stamp: Stamp,
+    /// Where it lies.
+    pub place: Place,
+    /// Its entry.
+    pub chunk: Chunk,
+    /// Whether it may stay in memory.
+    pub hot: bool,
+}
+
+/// What became of a [`Logged`] message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// How many queues hold its bytes on disk now.
+    pub queues: u64,
+    /// A queue was full and refused it.
+    pub refused: bool,
 }
 
 /// How much memory the messages of a shard's durable queues took and gave back, in bytes.
@@ -33,6 +65,14 @@ pub struct MemoryChange {
 struct Entry {
     machine: Machine,
     dirty: bool,
+    /// Its place among the shard's timers.
+    timer: Option<u64>,
+}
+
+impl Entry {
+    fn new(machine: Machine) -> Self {
+        Self { machine, dirty: false, timer: None }
+    }
 }
 
 impl Shard {
@@ -60,13 +100,51 @@ impl Shard {
         self.queues.get(&queue).map(|entry| &entry.machine)
     }
 
+    // ---- time -------------------------------------------------------------------------------------------------------
+
+    /// What time it is, in milliseconds since 1970: said before each turn. Time that went back stands still.
+    pub fn set_now(&mut self, now_ms: u64) {
+        self.now = self.now.max(now_ms);
+        while let Some(&(deadline, queue)) = self.timers.first()
+            && deadline <= self.now
+        {
+            self.timers.pop_first();
+            if let Some(entry) = self.queues.get_mut(&queue) {
+                entry.timer = None;
+            }
+            self.mark(queue);
+        }
+    }
+
+    /// When the shard wants to know what time it is, if nothing is asked of it before.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<u64> {
+        self.timers.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// The queues that were restored are in use from now on.
+    pub fn begin(&mut self, now_ms: u64) {
+        self.set_now(now_ms);
+        let queues: Vec<QueueId> = self.queues.keys().copied().collect();
+        for queue in queues {
+            self.queues.get_mut(&queue).expect("just listed").machine.begin(self.now);
+            self.mark(queue);
+        }
+    }
+
+    // ---- ops --------------------------------------------------------------------------------------------------------
+
     /// Carries out a batch, in order, and appends what it asks of the world. Deliveries that its messages give rise to
     /// wait until [`Shard::deliver`], so that many batches share them.
     pub fn apply<A: Admission>(&mut self, batch: Batch, admission: &mut A, effects: &mut Vec<Effect>) {
         let Batch { connection, number, ops, buffers, .. } = batch;
         for op in ops {
             match op {
-                Op::Enqueue(enqueue) => self.enqueue(&enqueue, &buffers),
+                Op::Enqueue(enqueue) => {
+                    if self.enqueue(&enqueue, &buffers, admission, effects) && enqueue.publish != 0 {
+                        effects.push(Effect::Rejected { connection, number, publish: enqueue.publish });
+                    }
+                }
                 Op::Settle { queue, consumer, outcome, sequences } => {
                     if let Some(entry) = self.queues.get_mut(&queue) {
                         let settled = entry.machine.settle(consumer, &sequences, outcome);
@@ -88,12 +166,54 @@ impl Shard {
             if let Some(entry) = self.queues.get_mut(&queue) {
                 entry.dirty = false;
                 let durable = entry.machine.settings().durable;
-                self.pump(queue, admission, effects);
+                self.service(queue, admission, effects);
                 if durable {
                     self.journaled.push(queue);
                 }
             }
         }
+    }
+
+    /// Does what one queue has to do: delivers, and if there is more, that. Answers `false` if the queue ended.
+    fn service<A: Admission>(&mut self, queue: QueueId, admission: &mut A, effects: &mut Vec<Effect>) -> bool {
+        let Some(entry) = self.queues.get_mut(&queue) else { return false };
+        if !entry.machine.has_upkeep() {
+            self.pump(queue, admission, effects);
+            return true;
+        }
+        entry.machine.set_now(self.now);
+        if entry.machine.is_abandoned() {
+            self.drop_queue(queue, effects);
+            return false;
+        }
+        while entry.machine.has_priorities()
+            && let Some(chunk) = entry.machine.chunk_for_upkeep()
+        {
+            let messages = admission.read_chunk(queue, &chunk);
+            self.memory.added += entry.machine.page_in(messages, &mut self.releases);
+        }
+        entry.machine.expire(false);
+        self.pump(queue, admission, effects);
+        let entry = self.queues.get_mut(&queue).expect("nothing ends a queue that delivers");
+        let machine = &mut entry.machine;
+        loop {
+            machine.expire(true);
+            machine.drop_excess();
+            let Some(chunk) = machine.chunk_for_upkeep() else { break };
+            let messages = admission.read_chunk(queue, &chunk);
+            self.memory.added += machine.page_in(messages, &mut self.releases);
+        }
+        machine.post(effects);
+        machine.end_turn();
+        let deadline = machine.deadline();
+        if entry.timer != deadline {
+            if let Some(old) = entry.timer {
+                self.timers.remove(&(old, queue));
+            }
+            self.timers.extend(deadline.map(|deadline| (deadline, queue)));
+            entry.timer = deadline;
+        }
+        true
     }
 
     /// Delivers what one queue can, bringing back from disk what it needs.
@@ -111,7 +231,7 @@ impl Shard {
 
     /// Makes a queue from a snapshot, or an empty one.
     pub fn restore(&mut self, queue: QueueId, machine: Machine) {
-        self.queues.insert(queue, Entry { machine, dirty: false });
+        self.queues.insert(queue, Entry::new(machine));
     }
 
     /// The queues.
@@ -138,35 +258,55 @@ impl Shard {
         self.command(connection, op, admission, effects);
     }
 
-    /// Puts a message that is in the log into its queues: into memory, or (`hot` is false) only its place, unless somebody waits for
+    /// Puts a message that is in the log into its queues: into memory, or (if it is not hot) only its place, unless somebody waits for
     /// it.
-    /// Answers how many queues took it.
-    pub fn enqueue_logged(
+    pub fn enqueue_logged<A: Admission>(
         &mut self,
-        targets: &[QueueId],
-        message: &Message,
-        place: Place,
-        chunk: Chunk,
-        hot: bool,
-    ) -> u64 {
-        let mut taken = 0;
+        logged: &Logged<'_>,
+        admission: &mut A,
+        effects: &mut Vec<Effect>,
+    ) -> Taken {
+        let &Logged { targets, message, stamp, place, chunk, hot } = logged;
+        let mut taken = Taken::default();
         for &queue in targets {
             let Some(entry) = self.queues.get_mut(&queue) else { continue };
-            let machine = &mut entry.machine;
-            let skip = machine.count_in_entry(chunk.file, chunk.offset);
-            if !machine.is_cold() && (hot || machine.is_hungry()) {
-                machine.enqueue(message.clone(), Some(place));
+            taken.queues += 1;
+            let skip = entry.machine.count_in_entry(chunk.file, chunk.offset);
+            let full = entry.machine.settings().refuses_publishes()
+                && self.is_full_for(queue, message.body_len() as u64, admission, effects);
+            let machine = &mut self.queues.get_mut(&queue).expect("found above").machine;
+            let stays = !machine.is_cold() && (hot || machine.is_hungry() || machine.has_priorities());
+            match (full, stays) {
+                (false, true) => {
+                    machine.enqueue(message.clone(), stamp, Some(place));
+                }
+                (false, false) => machine.enqueue_cold(chunk, skip),
+                (true, true) => machine.refuse(message.clone(), stamp, Some(place)),
+                (true, false) => machine.refuse_cold(message, chunk, skip),
+            }
+            if stays {
                 self.memory.added += message.len() as u64;
-            } else {
-                machine.enqueue_cold(chunk, skip);
             }
-            taken += 1;
-            if !entry.dirty {
-                entry.dirty = true;
-                self.dirty.push(queue);
-            }
+            taken.refused |= full;
+            self.mark_dirty(queue);
         }
         taken
+    }
+
+    /// Whether a queue that refuses messages when it is full is so, after it delivered what it could.
+    fn is_full_for<A: Admission>(
+        &mut self,
+        queue: QueueId,
+        body_bytes: u64,
+        admission: &mut A,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let is_full = |shard: &Self| shard.queues[&queue].machine.is_full_for(body_bytes);
+        if !is_full(self) {
+            return false;
+        }
+        self.pump(queue, admission, effects);
+        is_full(self)
     }
 
     /// Takes messages out whose removal is in the log.
@@ -212,6 +352,7 @@ impl Shard {
             let machine = &mut entry.machine;
             let mut was_consumer = false;
             for holder in machine.holders(connection) {
+                machine.used(self.now);
                 was_consumer |= machine.detach(holder, true);
             }
             if was_consumer && machine.settings().auto_delete && machine.counts().consumers == 0 {
@@ -222,32 +363,63 @@ impl Shard {
         }
     }
 
-    fn enqueue(&mut self, enqueue: &Enqueue, buffers: &[Bytes]) {
+    /// Answers whether a queue was full and refused it.
+    fn enqueue<A: Admission>(
+        &mut self,
+        enqueue: &Enqueue,
+        buffers: &[Bytes],
+        admission: &mut A,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         // A batch is made by this node's connections: a reference that points nowhere is a fault of ours.
         let message = enqueue.message.resolve(buffers).expect("a message lies in its batch's buffers");
+        let stamp = Stamp { enqueued_at_ms: self.now, ttl_ms: enqueue.ttl_ms, priority: enqueue.priority };
         let (last, others) = enqueue.targets.as_slice().split_last().expect("a message has a target");
+        let mut refused = false;
         for queue in others {
-            self.enqueue_one(*queue, message.clone());
+            refused |= self.enqueue_one(*queue, message.clone(), stamp, admission, effects);
         }
-        self.enqueue_one(*last, message);
+        refused | self.enqueue_one(*last, message, stamp, admission, effects)
     }
 
-    fn enqueue_one(&mut self, queue: QueueId, message: Message) {
-        let Some(entry) = self.queues.get_mut(&queue) else { return };
-        entry.machine.enqueue(message, None);
+    fn enqueue_one<A: Admission>(
+        &mut self,
+        queue: QueueId,
+        message: Message,
+        stamp: Stamp,
+        admission: &mut A,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(entry) = self.queues.get_mut(&queue) else { return false };
+        if entry.machine.settings().refuses_publishes()
+            && self.is_full_for(queue, message.body_len() as u64, admission, effects)
+        {
+            self.queues.get_mut(&queue).expect("found above").machine.refuse(message, stamp, None);
+            self.mark_dirty(queue);
+            return true;
+        }
+        let entry = self.queues.get_mut(&queue).expect("found above");
+        entry.machine.enqueue(message, stamp, None);
         if !entry.dirty {
+            entry.dirty = true;
+            self.dirty.push(queue);
+        }
+        false
+    }
+
+    fn mark_dirty(&mut self, queue: QueueId) {
+        if let Some(entry) = self.queues.get_mut(&queue)
+            && !entry.dirty
+        {
             entry.dirty = true;
             self.dirty.push(queue);
         }
     }
 
     fn mark(&mut self, queue: QueueId) {
-        if let Some(entry) = self.queues.get_mut(&queue)
-            && !entry.dirty
-            && entry.machine.can_deliver()
-        {
-            entry.dirty = true;
-            self.dirty.push(queue);
+        let entry = self.queues.get(&queue);
+        if entry.is_some_and(|entry| entry.machine.can_deliver() || entry.machine.has_upkeep()) {
+            self.mark_dirty(queue);
         }
     }
 
@@ -260,28 +432,48 @@ impl Shard {
             }
         };
         if let Op::Create { queue, settings } = op {
-            self.queues.entry(queue).or_insert_with(|| Entry { machine: Machine::new(queue, settings), dirty: false });
-            return;
+            let now = self.now;
+            self.queues.entry(queue).or_insert_with(|| {
+                let mut machine = Machine::new(queue, settings);
+                machine.used(now);
+                Entry::new(machine)
+            });
+            return self.mark(queue);
         }
         let (queue, token) = match &op {
             Op::Delete { queue, token, .. }
             | Op::Purge { queue, token }
             | Op::Attach { queue, token, .. }
             | Op::Detach { queue, token, .. } => (*queue, *token),
-            Op::Count { queue, token } | Op::Get { queue, token, .. } => (*queue, Some(*token)),
-            Op::Resume { queue, .. } => (*queue, None),
+            Op::Count { queue, token } | Op::Declared { queue, token } | Op::Get { queue, token, .. } => {
+                (*queue, Some(*token))
+            }
+            Op::Resume { queue, .. } | Op::Configure { queue, .. } | Op::Posted { queue, .. } => (*queue, None),
             Op::Enqueue(_) | Op::Settle { .. } | Op::Create { .. } => unreachable!("carried out above"),
         };
-        if !self.queues.contains_key(&queue) {
+        if !self.queues.contains_key(&queue) || !self.service(queue, admission, effects) {
             return answer(token, Reply::Gone, effects);
         }
-        self.pump(queue, admission, effects);
+        let now = self.now;
         let machine = &mut self.queues.get_mut(&queue).expect("looked for above").machine;
         if machine.settings().durable {
             self.journaled.push(queue);
         }
         match op {
             Op::Count { .. } => answer(token, Reply::Counts(machine.counts()), effects),
+            Op::Declared { .. } => {
+                machine.declared(now);
+                answer(token, Reply::Counts(machine.counts()), effects);
+                self.mark(queue);
+            }
+            Op::Configure { settings, .. } => {
+                machine.configure(settings, now);
+                self.mark(queue);
+            }
+            Op::Posted { sequences, .. } => {
+                machine.posted(&sequences);
+                self.mark(queue);
+            }
             Op::Purge { .. } => {
                 let ready = machine.counts().ready;
                 let purged = machine.purge();
@@ -289,21 +481,27 @@ impl Shard {
                     machine.remove(&purged, &mut self.releases);
                 }
                 answer(token, Reply::Purged(ready), effects);
+                self.mark(queue);
             }
             Op::Get { holder, no_ack, .. } => {
+                machine.used(now);
                 while let Some(chunk) = machine.wanted_chunk() {
                     let messages = admission.read_chunk(queue, &chunk);
                     self.memory.added += machine.page_in(messages, &mut self.releases);
+                    machine.expire(false);
                 }
                 let got = machine.get(holder, no_ack);
                 answer(token, Reply::Get(got), effects);
+                self.mark(queue);
             }
             Op::Attach { consumer, spec, .. } => {
+                machine.used(now);
                 let reply = if machine.attach(consumer, spec).is_ok() { Reply::Attached } else { Reply::InUse };
                 answer(token, reply, effects);
                 self.mark(queue);
             }
             Op::Detach { consumer, requeue, .. } => {
+                machine.used(now);
                 let was_consumer = machine.detach(consumer, requeue);
                 if was_consumer && machine.settings().auto_delete && machine.counts().consumers == 0 {
                     self.drop_queue(queue, effects);
@@ -335,6 +533,9 @@ impl Shard {
 
     fn drop_queue(&mut self, queue: QueueId, effects: &mut Vec<Effect>) {
         if let Some(mut entry) = self.queues.remove(&queue) {
+            if let Some(deadline) = entry.timer {
+                self.timers.remove(&(deadline, queue));
+            }
             // A queue of the log gives back what it has there.
             self.memory.removed += entry.machine.forget_all(&mut self.releases);
         }

@@ -1,9 +1,9 @@
 //! A queue that comes back from a snapshot goes on numbering where it stopped.
 
-use warrenmq_queue::{Chunk, ChunkKind, Machine, QueueId, Sequence, Settings};
+use warrenmq_queue::{Chunk, Machine, QueueId, Sequence, Settings};
 
 fn chunk(first: u64, count: u32) -> Chunk {
-    Chunk { kind: ChunkKind::Entry, first, skip: 0, count, bytes: count * 10, file: 1, offset: 4096, length: 500 }
+    Chunk { first, count, bytes: count * 10, file: 1, offset: 4096, length: 500, ..Chunk::default() }
 }
 
 /// The last messages of a queue were settled before its snapshot was made, so no chunk has their numbers. Entries in the log behind the

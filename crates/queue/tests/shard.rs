@@ -65,7 +65,7 @@ impl Story {
             data.extend_from_slice(body.as_bytes());
             let message =
                 MessageRef { buffer: 0, start, len: data.len() as u32 - start, envelope_bytes: 2, properties_bytes: 2 };
-            ops.push(Op::Enqueue(Enqueue { targets: Targets::One(QUEUE), message }));
+            ops.push(Op::Enqueue(Enqueue::plain(Targets::One(QUEUE), message)));
         }
         show(&self.run_with(ops, vec![Bytes::from(data)]))
     }
@@ -118,6 +118,8 @@ fn show(effects: &[Effect]) -> Vec<String> {
             Effect::Reply { reply, .. } => format!("{reply:?}"),
             Effect::CancelConsumer { consumer } => format!("cancel {}", consumer.local),
             Effect::QueueGone { .. } => "gone".to_owned(),
+            Effect::Rejected { publish, .. } => format!("rejected {publish}"),
+            Effect::DeadLetter(letter) => format!("{:?}>{}", letter.reason, body(&letter.message, false)),
             Effect::BatchDone { .. } => "done".to_owned(),
         })
         .collect()

@@ -184,7 +184,6 @@ func TestMandatoryReturnBeforeItsAck(t *testing.T) {
 }
 
 func TestRejectedPublishIsNacked(t *testing.T) {
-	t.Skip("queue length limits are not built yet")
 	_, channel, _ := start(t)
 	full := exclusive(t, channel, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	equal(t, "first", publish(t, channel, "", full, amqp.Publishing{}), true)

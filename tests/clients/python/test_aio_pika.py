@@ -79,7 +79,6 @@ async def test_confirms_for_routable_and_unroutable(url, name):
         assert returned.body == b"returned"
 
 
-@pytest.mark.skip(reason="queue length limits are not built yet")
 @story
 async def test_rejected_publish_is_nacked(url):
     async with connected(url) as (_, channel):

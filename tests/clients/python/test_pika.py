@@ -73,7 +73,6 @@ def test_confirms_for_routable_and_unroutable(channel, queue, name):
     assert get(channel, queue)[2] == b"routed"
 
 
-@pytest.mark.skip(reason="queue length limits are not built yet")
 def test_rejected_publish_is_nacked(channel, name):
     full = name("full")
     channel.queue_declare(full, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})

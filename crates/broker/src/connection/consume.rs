@@ -1,10 +1,13 @@
 //! Consumers: `basic.qos`, `basic.consume`, `basic.cancel`, deliveries, `basic.get`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use amqp::methods::AMQPClass;
 use amqp::methods::basic::{AMQPMethod, Cancel, CancelOk, Consume, Qos, QosOk};
-use amqp::{AMQPValue, Exception, FieldTable, MethodId, ReplyCode, encode};
+use amqp::{
+    AMQPValue, Exception, FieldTable, MethodId, Properties, PropertiesBuilder, RawValue, ReplyCode, TableWriter, encode,
+};
 use queue::{ConsumerId, ConsumerSpec, Delivery, Op};
 
 use super::channel::{Consumer, Fault, Pending};
@@ -191,7 +194,7 @@ impl Session {
 
     /// A message for a consumer. One that went meanwhile does not get it: the detach that ended it sends it back.
     pub(super) fn deliver(&mut self, delivery: Delivery) {
-        let Delivery { consumer: id, queue, sequence, redelivered, message } = delivery;
+        let Delivery { consumer: id, queue, sequence, redelivered, failures, message } = delivery;
         let cost = message.len() + ConnectionHandle::DELIVERY_OVERHEAD;
         self.unwritten_deliveries += cost;
         let Some(consumer) = self.consumers.get(&id.local) else { return };
@@ -203,7 +206,8 @@ impl Session {
         }
         let out = self.outbox.buffer();
         encode::deliver_method(out, consumer.channel, &consumer.tag, tag, redelivered, message.envelope());
-        self.outbox.content(consumer.channel, self.frame_max, message.properties(), &message.body());
+        let properties = with_failures(message.properties(), failures);
+        self.outbox.content(consumer.channel, self.frame_max, &properties, &message.body());
     }
 
     /// `basic.get`.
@@ -223,4 +227,17 @@ impl Session {
         self.staging.op(record.shard, Op::Get { queue: record.id, holder: id, no_ack, token });
         Ok(())
     }
+}
+
+/// The properties of a message as they are delivered: one that came back to a queue that counts that says how often.
+pub(super) fn with_failures(properties: &[u8], failures: u32) -> Cow<'_, [u8]> {
+    const DELIVERY_COUNT: &str = "x-delivery-count";
+    if failures == 0 {
+        return Cow::Borrowed(properties);
+    }
+    let properties = Properties::from_raw_trusted(properties);
+    let mut writer = TableWriter::new();
+    writer.copy_without(properties.headers().unwrap_or_default(), &[DELIVERY_COUNT]);
+    writer.put(DELIVERY_COUNT, RawValue::I64(i64::from(failures)));
+    Cow::Owned(PropertiesBuilder::from(properties).set_headers_raw(&writer.finish()).build())
 }

@@ -20,6 +20,8 @@ pub(crate) enum Event {
     Deliver(Delivery),
     /// All ops of a batch took effect.
     BatchDone { shard: u32, number: u64 },
+    /// A queue is full and refused a publish of a batch; comes before its end.
+    Rejected { shard: u32, number: u64, publish: u64 },
     /// An answer to an op.
     Reply { token: Token, reply: Reply },
     /// A change of something durable has taken effect, or was refused.

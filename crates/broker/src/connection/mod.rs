@@ -33,8 +33,12 @@ mod task;
 mod transaction;
 mod unacked;
 
+pub(crate) use confirms::Turns;
 pub(crate) use direct_reply::DirectReplies;
 pub(crate) use handle::{
     ChannelDescription, ConnectionHandle, ConnectionInfo, ConsumerDescription, Description, Event, Limiter,
 };
+pub(crate) use publish::{MessageHeaders, split_envelope};
+pub(crate) use routes::Route;
+pub(crate) use staging::Staging;
 pub use task::serve;

@@ -8,8 +8,10 @@ use amqp::{
     TableWriter, encode,
 };
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 
 use super::channel::{Channel, ChannelState, Fault};
+use super::confirms::PUBLISH_NUMBER_BITS;
 use super::direct_reply;
 use super::routes::{Route, Versions};
 use super::session::Session;
@@ -175,14 +177,15 @@ impl Session {
             }
             &routed
         };
+        let publish = if route.may_refuse { publish_name(&self.channels, number) } else { 0 };
         if let [(shard, targets)] = route.shards.as_slice() {
-            self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes);
+            self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes, publish);
         } else if route.shards.is_empty() {
             let bytes = self.staging.data().split_off(start);
             self.unroutable(number, &Record { bytes, envelope_bytes, properties_bytes });
         } else {
             for (shard, targets) in &route.shards {
-                self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes);
+                self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes, publish);
             }
         }
         self.count_confirm(number);
@@ -207,16 +210,17 @@ impl Session {
             self.unroutable(number, &record);
         } else {
             let Record { bytes, envelope_bytes, properties_bytes } = record;
+            let publish = if route.may_refuse { publish_name(&self.channels, number) } else { 0 };
             if bytes.len() < OWN_BUFFER_BYTES {
                 let data = self.staging.data();
                 let start = data.len();
                 data.extend_from_slice(&bytes);
                 for (shard, targets) in &route.shards {
-                    self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes);
+                    self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes, publish);
                 }
             } else {
                 let message = self.broker.memory().hold(bytes);
-                self.enqueue_own(&route, &message, envelope_bytes, properties_bytes);
+                self.enqueue_own(&route, &message, envelope_bytes, properties_bytes, publish);
             }
         }
         self.count_confirm(number);
@@ -224,9 +228,17 @@ impl Session {
     }
 
     /// Stages a message that lies in a buffer of its own.
-    pub(super) fn enqueue_own(&mut self, route: &Route, message: &Bytes, envelope_bytes: u16, properties_bytes: u32) {
+    pub(super) fn enqueue_own(
+        &mut self,
+        route: &Route,
+        message: &Bytes,
+        envelope_bytes: u16,
+        properties_bytes: u32,
+        publish: u64,
+    ) {
         for (shard, targets) in &route.shards {
-            self.staging.enqueue_own(*shard, targets.clone(), message.clone(), envelope_bytes, properties_bytes);
+            let (targets, message) = (targets.clone(), message.clone());
+            self.staging.enqueue_own(*shard, targets, message, envelope_bytes, properties_bytes, publish);
         }
     }
 
@@ -323,7 +335,7 @@ impl Session {
             }
         }
         drop(access);
-        let headers = Headers { table: headers, looked_at: Cell::new(false) };
+        let headers = MessageHeaders::new(headers);
         self.route_set.clear();
         topology.route_keys(exchange, keys, &headers, &mut self.route_set)?;
         let route = Arc::new(Route::to(self.route_set.as_slice()));
@@ -344,12 +356,19 @@ impl Session {
 }
 
 /// The headers of a message, for the topology.
-struct Headers<'a> {
+#[derive(Debug)]
+pub(crate) struct MessageHeaders<'a> {
     table: Option<RawTable<'a>>,
     looked_at: Cell<bool>,
 }
 
-impl HeaderSource for Headers<'_> {
+impl<'a> MessageHeaders<'a> {
+    pub(crate) fn new(table: Option<RawTable<'a>>) -> Self {
+        Self { table, looked_at: Cell::new(false) }
+    }
+}
+
+impl HeaderSource for MessageHeaders<'_> {
     fn for_each<'a>(&'a self, each: &mut dyn FnMut(&'a [u8], HeaderValue<'a>)) {
         self.looked_at.set(true);
         for (name, value) in self.table.iter().flat_map(RawTable::iter) {
@@ -374,8 +393,14 @@ fn header_value(value: RawValue<'_>) -> HeaderValue<'_> {
     }
 }
 
+/// The publish that is being handled, for a shard that refuses it: its channel and number. 0 on a channel without confirms.
+fn publish_name(channels: &FxHashMap<u16, Channel>, number: u16) -> u64 {
+    let confirms = channels.get(&number).and_then(|channel| channel.confirms.as_ref());
+    confirms.map_or(0, |confirms| u64::from(number) << PUBLISH_NUMBER_BITS | confirms.next_number())
+}
+
 /// Exchange and routing key of an envelope.
-pub(super) fn split_envelope(envelope: &[u8]) -> (&str, &str) {
+pub(crate) fn split_envelope(envelope: &[u8]) -> (&str, &str) {
     let text = |bytes| std::str::from_utf8(bytes).expect("checked when the method was decoded");
     let (exchange, rest) = envelope[1..].split_at(usize::from(envelope[0]));
     (text(exchange), text(&rest[1..]))

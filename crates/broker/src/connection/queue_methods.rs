@@ -18,19 +18,6 @@ use crate::names;
 use crate::topology::{Declared, QueueDeclare, QueueRecord, Topology, strip_crlf};
 use crate::vhost::Vhost;
 
-/// Arguments of queues that are checked and kept but have no effect in this version.
-const IDLE_ARGUMENTS: [&str; 9] = [
-    "x-message-ttl",
-    "x-expires",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-overflow",
-    "x-max-priority",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-delivery-limit",
-];
-
 impl Session {
     pub(super) fn queue_declare(&mut self, number: u16, mut declare: Declare) -> Result<(), Fault> {
         self.add_default_type(&mut declare);
@@ -55,13 +42,10 @@ impl Session {
         };
         let found = self.look_for_queue(&request)?;
         self.open(number).last_queue = Some(name.as_ref().into());
-        if !matches!(found, Found::There(_)) {
-            warn_of_idle_arguments(&name, &declare);
-        }
         match found {
             Found::There(record) => {
                 let token = self.pend(number, Pending::Declare(Box::new(declare)));
-                self.staging.op(record.shard, Op::Count { queue: record.id, token });
+                self.staging.op(record.shard, Op::Declared { queue: record.id, token });
             }
             Found::Made if declare.nowait => {}
             Found::Made => self.declare_ok(number, &name, 0, 0),
@@ -286,13 +270,4 @@ fn declare_op(request: &QueueDeclare<'_>) -> metadata::Op {
 pub(super) fn delete_ok(messages: u64) -> AMQPClass {
     let message_count = u32::try_from(messages).unwrap_or(u32::MAX);
     AMQPClass::Queue(AMQPMethod::DeleteOk(DeleteOk { message_count }))
-}
-
-/// Some arguments are checked and kept, and do nothing yet: whoever relies on them is to know.
-fn warn_of_idle_arguments(name: &str, declare: &Declare) {
-    let idle: Vec<&str> =
-        IDLE_ARGUMENTS.into_iter().filter(|argument| declare.arguments.contains_key(argument)).collect();
-    if !idle.is_empty() {
-        tracing::warn!(queue = name, arguments = ?idle, "queue arguments without effect in this version");
-    }
 }

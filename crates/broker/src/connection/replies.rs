@@ -5,6 +5,7 @@ use amqp::{Exception, MethodId, ReplyCode, encode};
 use queue::{GetReply, Reply, Token};
 
 use super::channel::{Fault, Pending};
+use super::consume::with_failures;
 use super::queue_methods::delete_ok;
 use super::session::Session;
 use super::unacked::Unacked;
@@ -127,7 +128,8 @@ impl Session {
         let message = &got.message;
         let remaining = u32::try_from(got.remaining).unwrap_or(u32::MAX);
         encode::get_ok_method(self.outbox.buffer(), number, tag, got.redelivered, message.envelope(), remaining);
-        self.outbox.content(number, self.frame_max, message.properties(), &message.body());
+        let properties = with_failures(message.properties(), got.failures);
+        self.outbox.content(number, self.frame_max, &properties, &message.body());
     }
 
     fn forget_consumer(&mut self, number: u16, local: u32) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
 
-use queue::{QueueId, Targets};
+use queue::{Overflow, QueueId, Targets};
 use rustc_hash::FxHasher;
 
 use crate::topology::QueueRecord;
@@ -16,13 +16,16 @@ const CACHED_ROUTES: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Route {
     pub(crate) shards: Vec<(u32, Targets)>,
+    /// One of the queues refuses messages when it is full.
+    pub(crate) may_refuse: bool,
 }
 
 impl Route {
     /// Groups queues by the shard that owns them.
     pub(crate) fn to(queues: &[Arc<QueueRecord>]) -> Self {
+        let may_refuse = queues.iter().any(|queue| queue.settings.overflow.is_some_and(|it| it != Overflow::DropHead));
         if let [queue] = queues {
-            return Self { shards: vec![(queue.shard, Targets::One(queue.id))] };
+            return Self { shards: vec![(queue.shard, Targets::One(queue.id))], may_refuse };
         }
         let mut shards: BTreeMap<u32, Vec<QueueId>> = BTreeMap::new();
         for queue in queues {
@@ -35,7 +38,7 @@ impl Route {
                 _ => (shard, Targets::Many(queues.into())),
             })
             .collect();
-        Self { shards }
+        Self { shards, may_refuse }
     }
 }
 

@@ -266,6 +266,7 @@ impl Session {
         match event {
             Event::Deliver(delivery) => self.deliver(delivery),
             Event::BatchDone { shard, number } => self.batch_done(shard, number),
+            Event::Rejected { shard, number, publish } => self.turns.refused(shard, number, publish),
             Event::Reply { token, reply } => self.reply(token, reply),
             Event::Metadata { token, result } => self.metadata(token, result),
             Event::Cancelled { consumer } => self.consumer_cancelled(consumer),

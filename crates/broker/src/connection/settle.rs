@@ -6,7 +6,7 @@ use amqp::{Exception, MethodId, ReplyCode};
 use queue::{ConsumerId, Outcome};
 
 use super::channel::{Fault, Pending};
-use super::confirms::{Confirms, Turn};
+use super::confirms::{Confirm, Confirms, Turn};
 use super::session::{Session, close_ok};
 use super::transaction::{HeldPublish, Transaction};
 use super::unacked::Unacked;
@@ -100,14 +100,18 @@ impl Session {
     /// All batches of a turn are done: what waited for it is told.
     pub(super) fn turn_done(&mut self, turn: Turn) {
         let mut acks = Vec::new();
-        for (number, epoch) in turn.waiting {
+        for &(number, epoch) in &turn.waiting {
             let Some(channel) = self.channels.get_mut(&number).filter(|channel| channel.epoch == epoch) else {
                 continue;
             };
             if let Some(confirms) = &mut channel.confirms {
-                confirms.turn_done(turn.id, &mut acks);
-                for (tag, multiple) in acks.drain(..) {
-                    amqp::encode::ack(self.outbox.buffer(), number, tag, multiple);
+                confirms.turn_done(turn.id, turn.refused_of(number), &mut acks);
+                for answer in acks.drain(..) {
+                    let out = self.outbox.buffer();
+                    match answer {
+                        Confirm::Ack { tag, multiple } => amqp::encode::ack(out, number, tag, multiple),
+                        Confirm::Nack { tag } => amqp::encode::nack(out, number, tag, false, true),
+                    }
                 }
             }
             if channel.pending.as_ref().and_then(Pending::turn) == Some(turn.id) {
@@ -159,7 +163,7 @@ impl Session {
         for publish in publishes {
             let HeldPublish { message, envelope_bytes, properties_bytes, mandatory, route } = publish;
             if !route.shards.is_empty() {
-                self.enqueue_own(&route, &message, envelope_bytes, properties_bytes);
+                self.enqueue_own(&route, &message, envelope_bytes, properties_bytes, 0);
             } else if mandatory {
                 self.return_message(number, &message, envelope_bytes, properties_bytes);
             }

@@ -13,6 +13,7 @@ use crate::broker::Broker;
 use crate::budget::MessageMemory;
 use crate::durable::entry;
 use crate::shard::ShardInput;
+use crate::{clock, stamps};
 
 /// A turn's buffer with less than this in it is not handed over but copied.
 const HAND_OVER_BYTES: usize = 32 * 1024;
@@ -117,7 +118,7 @@ impl Staging {
         }
     }
 
-    /// Stages a message that lies at the end of the turn's buffer.
+    /// Stages a message that lies at the end of the turn's buffer. `publish` names it if a queue refuses it; 0: nobody wants to know.
     pub(crate) fn enqueue(
         &mut self,
         shard: u32,
@@ -125,7 +126,11 @@ impl Staging {
         start: usize,
         envelope_bytes: u16,
         properties_bytes: u32,
+        publish: u64,
     ) {
+        let properties = start + usize::from(envelope_bytes);
+        let (ttl_ms, priority) =
+            stamps::ttl_and_priority(&self.data[properties..properties + properties_bytes as usize]);
         let message = MessageRef {
             buffer: 0,
             start: u32::try_from(start).expect("a turn gathers less than 4 GiB"),
@@ -133,7 +138,8 @@ impl Staging {
             envelope_bytes,
             properties_bytes,
         };
-        self.stages[shard as usize].ops.push(Op::Enqueue(Enqueue { targets, message }));
+        let enqueue = Enqueue { targets, message, ttl_ms, priority, publish };
+        self.stages[shard as usize].ops.push(Op::Enqueue(enqueue));
     }
 
     /// Stages a message that lies in a buffer of its own.
@@ -144,7 +150,10 @@ impl Staging {
         buffer: Bytes,
         envelope_bytes: u16,
         properties_bytes: u32,
+        publish: u64,
     ) {
+        let properties = usize::from(envelope_bytes);
+        let (ttl_ms, priority) = stamps::ttl_and_priority(&buffer[properties..properties + properties_bytes as usize]);
         let stage = &mut self.stages[shard as usize];
         let message = MessageRef {
             buffer: u32::try_from(stage.own.len() + 1).expect("fewer buffers than messages in a turn"),
@@ -155,7 +164,7 @@ impl Staging {
         };
         stage.own_bytes += buffer.len();
         stage.own.push(buffer);
-        stage.ops.push(Op::Enqueue(Enqueue { targets, message }));
+        stage.ops.push(Op::Enqueue(Enqueue { targets, message, ttl_ms, priority, publish }));
     }
 
     /// Stages the settling of one delivery. A run of them for the same consumer is one op.
@@ -294,7 +303,7 @@ fn durable_entries(ops: Vec<Op>, turn: Turn<'_>, own: &[Bytes]) -> Vec<DurableEn
         Turn::Whole(data) if messages => {
             // The messages lie already as they are to be logged.
             let mut payload = std::mem::take(data);
-            entry::ops_of(&ops).finish(&mut payload);
+            entry::ops_of(&ops, clock::now_ms()).finish(&mut payload);
             return vec![DurableEntry { ops, payload }];
         }
         Turn::Whole(data) => &*data,
@@ -307,7 +316,7 @@ fn durable_entries(ops: Vec<Op>, turn: Turn<'_>, own: &[Bytes]) -> Vec<DurableEn
             return;
         }
         let mut entry = std::mem::replace(entry, DurableEntry { ops: Vec::new(), payload: Vec::new() });
-        let logged = entry::ops_of(&entry.ops);
+        let logged = entry::ops_of(&entry.ops, clock::now_ms());
         if !logged.is_empty() {
             logged.finish(&mut entry.payload);
         }

@@ -65,7 +65,12 @@ pub(crate) struct Moved {
 }
 
 /// A message in memory as a chunk of its own.
-pub(super) fn chunk_of(sequence: queue::Sequence, message: &queue::Message, place: queue::Place) -> Chunk {
+pub(super) fn chunk_of(
+    sequence: queue::Sequence,
+    message: &queue::Message,
+    place: queue::Place,
+    stamp: queue::Stamp,
+) -> Chunk {
     let bytes = u32::try_from(message.len()).expect("messages are limited to less than 4 GiB");
     let (kind, length) = match FileId::from_raw(place.file).kind() {
         FileKind::Log(_) => {
@@ -75,16 +80,28 @@ pub(super) fn chunk_of(sequence: queue::Sequence, message: &queue::Message, plac
         }
         FileKind::Segment(_) => (ChunkKind::Run { records: 1 }, 0),
     };
-    Chunk { kind, first: sequence.0, skip: 0, count: 1, bytes, file: place.file, offset: place.offset, length }
+    Chunk {
+        kind,
+        first: sequence.0,
+        skip: 0,
+        count: 1,
+        bytes,
+        file: place.file,
+        offset: place.offset,
+        length,
+        body_bytes: u32::try_from(message.body_len()).expect("less than the message"),
+        enqueued_at_ms: stamp.enqueued_at_ms,
+        timed: stamp.ttl_ms != queue::Stamp::NO_TTL,
+    }
 }
 
 /// All that a shard has in these files.
 pub(super) fn list(shard: &Shard, files: &Files) -> Vec<Listed> {
     let mut listed = Vec::new();
     for (queue, machine) in shard.queues() {
-        let in_memory = machine.messages().filter_map(|(sequence, message, place)| {
+        let in_memory = machine.messages().filter_map(|(sequence, message, place, stamp)| {
             let place = place.filter(|place| files.contains(place.file))?;
-            let (chunk, alive) = (chunk_of(sequence, message, place), vec![(sequence.0, sequence.0)]);
+            let (chunk, alive) = (chunk_of(sequence, message, place, stamp), vec![(sequence.0, sequence.0)]);
             Some(Part { chunk, alive, cold: false })
         });
         let cold = machine.cold_chunks().filter(|chunk| files.contains(chunk.file));
@@ -163,7 +180,7 @@ fn survivors(reader: &Reader, listed: Vec<Listed>) -> Result<Vec<Survivor>, Stor
                 queue: QueueKey(queue.0),
                 sequence,
                 location: entry.slice(message.start, message.len),
-                head: Some(reader::head(message.envelope_bytes, message.properties_bytes)),
+                head: Some(reader::head(message.envelope_bytes, message.properties_bytes, chunk.enqueued_at_ms)),
                 starts_run: std::mem::take(&mut starts_run),
             });
         }
@@ -182,6 +199,10 @@ pub(super) fn chunk_of_run(run: &Run) -> Option<Chunk> {
         file: FileId::segment(run.segment).to_raw(),
         offset: 0,
         length: 0,
+        // Each record says more; what is not known here is taken to be so.
+        body_bytes: u32::try_from(run.bytes).ok()?,
+        enqueued_at_ms: 0,
+        timed: true,
     })
 }
 

@@ -5,6 +5,7 @@ use queue::{Chunk, ChunkKind, MessageRef, Paged, Place, QueueId};
 use storage::{FileId, GroupId, HEAD_BYTES, Location, Log, QueueKey, Segments, StorageError};
 
 use super::entry::{self, Logged};
+use crate::stamps::stamp_of;
 
 /// A segment can be rewritten while it is looked for, and the new one, too; not many times within one look.
 const MAX_REWRITES: u32 = 16;
@@ -58,7 +59,8 @@ impl Reader {
             .map(|reference| {
                 let message = reference.resolve(std::slice::from_ref(&bytes))?;
                 let place = Place { file: chunk.file, offset: chunk.offset + reference.start };
-                Some(Paged { message: if few { message.detached() } else { message }, place })
+                let stamp = stamp_of(message.properties(), chunk.enqueued_at_ms);
+                Some(Paged { message: if few { message.detached() } else { message }, place, stamp })
             })
             .collect()
     }
@@ -84,7 +86,7 @@ impl Reader {
             for message in messages {
                 let index = usize::try_from(message.sequence - chunk.first).ok();
                 let Some(slot) = index.and_then(|index| found.get_mut(index)) else { break };
-                let Some(reference) = split(&message.body) else {
+                let Some((reference, enqueued_at_ms)) = split(&message.body) else {
                     tracing::error!(
                         ?queue,
                         sequence = message.sequence,
@@ -93,7 +95,10 @@ impl Reader {
                     continue;
                 };
                 let place = Place { file: chunk.file, offset: 0 };
-                *slot = reference.resolve(&[message.body]).map(|message| Paged { message, place });
+                *slot = reference.resolve(&[message.body]).map(|message| {
+                    let stamp = stamp_of(message.properties(), enqueued_at_ms);
+                    Paged { message, place, stamp }
+                });
             }
         }
         found
@@ -110,13 +115,13 @@ pub(super) fn messages_of(queue: QueueId, chunk: &Chunk, bytes: &Bytes) -> Optio
     if let ChunkKind::Message { envelope_bytes, properties_bytes } = chunk.kind {
         return Some(vec![MessageRef { buffer: 0, start: 0, len: chunk.length, envelope_bytes, properties_bytes }]);
     }
-    let Some(ops) = entry::decode(bytes) else {
+    let Some(decoded) = entry::decode(bytes) else {
         tracing::error!(?queue, ?chunk, "a log entry cannot be decoded: its messages are lost");
         return None;
     };
     let (skip, count) = (chunk.skip as usize, chunk.count as usize);
-    let of_queue = ops.into_iter().filter_map(|op| match op {
-        Logged::Enqueue { targets, message } if targets.contains(&queue) => Some(message),
+    let of_queue = decoded.ops.into_iter().filter_map(|op| match op {
+        Logged::Enqueue { targets, message, .. } if targets.contains(&queue) => Some(message),
         _ => None,
     });
     let messages: Vec<MessageRef> = of_queue.skip(skip).take(count).collect();
@@ -127,19 +132,48 @@ pub(super) fn messages_of(queue: QueueId, chunk: &Chunk, bytes: &Bytes) -> Optio
     Some(messages)
 }
 
-/// What is put before a message in a segment: the lengths of its envelope and properties.
-pub(super) fn head(envelope_bytes: u16, properties_bytes: u32) -> [u8; HEAD_BYTES] {
+/// Set in the length of the envelope in a head that has the time. Envelopes are at most 512 bytes.
+const HAS_TIME: u16 = 1 << 15;
+/// Length of a head without the time, as earlier versions wrote it.
+const SHORT_HEAD_BYTES: usize = 6;
+
+/// What is put before a message in a segment: the lengths of its envelope and properties, and when it entered its queue.
+pub(super) fn head(envelope_bytes: u16, properties_bytes: u32, enqueued_at_ms: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
-    head[..2].copy_from_slice(&envelope_bytes.to_le_bytes());
-    head[2..].copy_from_slice(&properties_bytes.to_le_bytes());
+    head[..2].copy_from_slice(&(envelope_bytes | HAS_TIME).to_le_bytes());
+    head[2..6].copy_from_slice(&properties_bytes.to_le_bytes());
+    head[6..].copy_from_slice(&enqueued_at_ms.to_le_bytes());
     head
 }
 
-/// Where the message is in a segment's record.
-fn split(record: &[u8]) -> Option<MessageRef> {
-    let (head, message) = record.split_first_chunk::<HEAD_BYTES>()?;
-    let [a, b, rest @ ..] = *head;
-    let (envelope_bytes, properties_bytes) = (u16::from_le_bytes([a, b]), u32::from_le_bytes(rest));
-    let (start, len) = (u32::try_from(HEAD_BYTES).ok()?, u32::try_from(message.len()).ok()?);
-    Some(MessageRef { buffer: 0, start, len, envelope_bytes, properties_bytes })
+/// Where the message is in a segment's record, and when it entered its queue (0: not known).
+fn split(record: &[u8]) -> Option<(MessageRef, u64)> {
+    let (head, rest) = record.split_first_chunk::<SHORT_HEAD_BYTES>()?;
+    let [a, b, properties @ ..] = *head;
+    let (marked, properties_bytes) = (u16::from_le_bytes([a, b]), u32::from_le_bytes(properties));
+    let (enqueued_at_ms, message) = if marked & HAS_TIME == 0 {
+        (0, rest)
+    } else {
+        let (time, message) = rest.split_first_chunk()?;
+        (u64::from_le_bytes(*time), message)
+    };
+    let len = u32::try_from(message.len()).ok()?;
+    let start = u32::try_from(record.len() - message.len()).ok()?;
+    let envelope_bytes = marked & !HAS_TIME;
+    Some((MessageRef { buffer: 0, start, len, envelope_bytes, properties_bytes }, enqueued_at_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_both_versions_are_read() {
+        let message = MessageRef { buffer: 0, start: 14, len: 5, envelope_bytes: 3, properties_bytes: 2 };
+        let record = [&head(3, 2, 1_700_000_000_000)[..], b"12345"].concat();
+        assert_eq!(split(&record), Some((message, 1_700_000_000_000)));
+        let old = [&[3, 0, 2, 0, 0, 0][..], b"12345"].concat();
+        assert_eq!(split(&old), Some((MessageRef { start: 6, ..message }, 0)));
+        assert_eq!(split(&record[..13]), None);
+    }
 }

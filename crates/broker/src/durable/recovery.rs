@@ -97,13 +97,13 @@ fn restore(
 }
 
 fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), StorageError> {
-    let Some(ops) = entry::decode(&stored.payload) else {
+    let Some(decoded) = entry::decode(&stored.payload) else {
         let what = format!("entry {} of a durable shard is of a format that this version does not know", stored.index);
         return Err(StorageError::damaged("log", u64::from(stored.location.offset), what));
     };
-    for op in ops {
+    for op in decoded.ops {
         match op {
-            Logged::Enqueue { targets, message } => {
+            Logged::Enqueue { targets, message, timed } => {
                 let chunk = Chunk {
                     kind: ChunkKind::Entry,
                     first: 0,
@@ -113,6 +113,9 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
                     file: stored.location.file.to_raw(),
                     offset: stored.location.offset,
                     length: stored.location.length,
+                    body_bytes: body_bytes(&message),
+                    enqueued_at_ms: decoded.now_ms,
+                    timed: timed || decoded.now_ms == 0,
                 };
                 for queue in targets {
                     if let Some(machine) = shard.queue_mut(queue) {
@@ -127,6 +130,11 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
                     machine.remove(&sequences, &mut Vec::new());
                 }
             }
+            Logged::Failed { queue, sequences } => {
+                if let Some(machine) = shard.queue_mut(queue) {
+                    machine.note_failures(&sequences);
+                }
+            }
             Logged::Delivered { queue, up_to } => {
                 if let Some(machine) = shard.queue_mut(queue) {
                     machine.set_delivered_up_to(up_to);
@@ -135,6 +143,11 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
         }
     }
     Ok(())
+}
+
+/// Length of a message's body.
+pub(super) fn body_bytes(message: &queue::MessageRef) -> u32 {
+    message.len.saturating_sub(u32::from(message.envelope_bytes)).saturating_sub(message.properties_bytes)
 }
 
 /// Finds messages whose file is gone: they were copied into a segment, or to another one, after the snapshot was made. Comes after

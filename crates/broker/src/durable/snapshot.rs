@@ -4,11 +4,13 @@
 //! ┌───────────────────┬────────────┬──────────────┬─────────────────┬──────────────┐
 //! │ magic "WMQSHARD"  │ u32 format │ u64 applied  │ queues          │ u32 CRC32C   │
 //! └───────────────────┴────────────┴──────────────┴─────────────────┴──────────────┘
-//! queue = id, next sequence, handed out up to, chunks, removed runs     (varints; chunks and runs with their count in front)
-//! chunk = kind (0 entry, 1 message, 2 run), first (less the end of the one before), skip, count, bytes, file, offset, length,
-//!         for a message its envelope and properties lengths, for a run its records
+//! queue = id, next sequence, handed out up to, chunks, removed runs, failures   (varints; lists with their count in front)
+//! chunk = kind (0 entry, 1 message, 2 run; 4 more if timed), first (less the end of the one before), skip, count, bytes, file, offset,
+//!         length, for a message its envelope and properties lengths, for a run its records; bytes of bodies, time of the entry
+//! failure = sequence, how often it came back
 //! ```
-//! A message in memory is written as a chunk of its own. Version 1 had no runs. The file is written aside, synced and renamed, so it is whole or not there.
+//! A message in memory is written as a chunk of its own. Version 1 had no runs, version 2 no failures, and nothing of chunks behind
+//! the records. The file is written aside, synced and renamed, so it is whole or not there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,12 +22,16 @@ use super::moving::chunk_of;
 use super::varint;
 
 const MAGIC: &[u8; 8] = b"WMQSHARD";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const OLDEST_FORMAT: u32 = 1;
 
 const ENTRY: u8 = 0;
 const MESSAGE: u8 = 1;
 const RUN: u8 = 2;
+/// Added to the kind of a chunk in which a message may have a time to live of its own.
+const TIMED: u8 = 4;
+/// Since this version chunks say how large their bodies are and when they came, and queues how often messages came back.
+const FORMAT_WITH_TIMES: u32 = 3;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CRC_BYTES: usize = 4;
 
@@ -37,11 +43,15 @@ pub(crate) struct SavedQueue {
     handed_out_up_to: Sequence,
     chunks: Vec<Chunk>,
     removed: Vec<(u64, u64)>,
+    failures: Vec<(u64, u32)>,
 }
 
 impl SavedQueue {
     pub(crate) fn into_machine(self, settings: Settings) -> Machine {
-        Machine::restore(self.id, settings, self.next, self.handed_out_up_to, self.chunks, &self.removed)
+        let mut machine =
+            Machine::restore(self.id, settings, self.next, self.handed_out_up_to, self.chunks, &self.removed);
+        self.failures.into_iter().for_each(|(sequence, count)| machine.set_failures(Sequence(sequence), count));
+        machine
     }
 }
 
@@ -68,8 +78,9 @@ fn encode_queue(out: &mut Vec<u8>, id: QueueId, machine: &Machine) {
     for number in [id.0, machine.next_sequence().0, machine.handed_out_up_to().0] {
         varint::put(out, number);
     }
-    let in_memory =
-        machine.messages().filter_map(|(sequence, message, place)| Some(chunk_of(sequence, message, place?)));
+    let in_memory = machine
+        .messages()
+        .filter_map(|(sequence, message, place, stamp)| Some(chunk_of(sequence, message, place?, stamp)));
     let mut chunks: Vec<Chunk> = Vec::new();
     for chunk in in_memory.chain(machine.cold_chunks().copied()) {
         let follows = chunks.last().is_some_and(|last| last.end() == chunk.first);
@@ -89,14 +100,21 @@ fn encode_queue(out: &mut Vec<u8>, id: QueueId, machine: &Machine) {
         varint::put(out, first);
         varint::put(out, last - first);
     }
+    let failures: Vec<(Sequence, u32)> = machine.failures().collect();
+    varint::put(out, failures.len() as u64);
+    for (sequence, count) in failures {
+        varint::put(out, sequence.0);
+        varint::put(out, u64::from(count));
+    }
 }
 
 fn encode_chunk(out: &mut Vec<u8>, chunk: &Chunk, end: u64) {
-    out.push(match chunk.kind {
+    let kind = match chunk.kind {
         ChunkKind::Entry => ENTRY,
         ChunkKind::Message { .. } => MESSAGE,
         ChunkKind::Run { .. } => RUN,
-    });
+    };
+    out.push(if chunk.timed { kind | TIMED } else { kind });
     varint::put(out, chunk.first - end);
     for number in [chunk.skip, chunk.count, chunk.bytes] {
         varint::put(out, u64::from(number));
@@ -112,6 +130,8 @@ fn encode_chunk(out: &mut Vec<u8>, chunk: &Chunk, end: u64) {
         }
         ChunkKind::Run { records } => varint::put(out, u64::from(records)),
     }
+    varint::put(out, u64::from(chunk.body_bytes));
+    varint::put(out, chunk.enqueued_at_ms);
 }
 
 /// Takes a snapshot apart: the entry it was made after, and the queues. `None`: it is damaged.
@@ -130,12 +150,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, Vec<SavedQueue>)> {
     let mut input = &body[HEADER_BYTES..];
     let mut queues = Vec::new();
     while !input.is_empty() {
-        queues.push(decode_queue(&mut input)?);
+        queues.push(decode_queue(&mut input, format)?);
     }
     Some((applied, queues))
 }
 
-fn decode_queue(input: &mut &[u8]) -> Option<SavedQueue> {
+fn decode_queue(input: &mut &[u8], format: u32) -> Option<SavedQueue> {
     let id = QueueId(varint::take(input)?);
     let next = Sequence(varint::take(input)?);
     let handed_out_up_to = Sequence(varint::take(input)?);
@@ -146,7 +166,7 @@ fn decode_queue(input: &mut &[u8]) -> Option<SavedQueue> {
     let mut chunks = Vec::with_capacity(count);
     let mut end = 0;
     for _ in 0..count {
-        let chunk = decode_chunk(input, end)?;
+        let chunk = decode_chunk(input, end, format)?;
         end = chunk.first.checked_add(u64::from(chunk.count))?;
         chunks.push(chunk);
     }
@@ -159,10 +179,20 @@ fn decode_queue(input: &mut &[u8]) -> Option<SavedQueue> {
         let first = varint::take(input)?;
         removed.push((first, first.checked_add(varint::take(input)?).filter(|&last| last < u64::MAX)?));
     }
-    Some(SavedQueue { id, next, handed_out_up_to, chunks, removed })
+    let mut failures = Vec::new();
+    if format >= FORMAT_WITH_TIMES {
+        let count: usize = varint::take_as(input)?;
+        if count > input.len() {
+            return None;
+        }
+        for _ in 0..count {
+            failures.push((varint::take(input)?, varint::take_as(input)?));
+        }
+    }
+    Some(SavedQueue { id, next, handed_out_up_to, chunks, removed, failures })
 }
 
-fn decode_chunk(input: &mut &[u8], end: u64) -> Option<Chunk> {
+fn decode_chunk(input: &mut &[u8], end: u64, format: u32) -> Option<Chunk> {
     let (&kind, rest) = input.split_first()?;
     *input = rest;
     let mut chunk = Chunk {
@@ -174,8 +204,10 @@ fn decode_chunk(input: &mut &[u8], end: u64) -> Option<Chunk> {
         file: varint::take(input)?,
         offset: varint::take_as(input)?,
         length: varint::take_as(input)?,
+        ..Chunk::default()
     };
-    match kind {
+    chunk.timed = format >= FORMAT_WITH_TIMES && kind & TIMED != 0;
+    match if chunk.timed { kind & !TIMED } else { kind } {
         ENTRY => {}
         MESSAGE => {
             let envelope_bytes = varint::take_as(input)?;
@@ -187,6 +219,12 @@ fn decode_chunk(input: &mut &[u8], end: u64) -> Option<Chunk> {
             chunk.kind = ChunkKind::Run { records };
         }
         _ => return None,
+    }
+    if format >= FORMAT_WITH_TIMES {
+        chunk.body_bytes = varint::take_as(input)?;
+        chunk.enqueued_at_ms = varint::take(input)?;
+    } else {
+        (chunk.body_bytes, chunk.timed) = (chunk.bytes, true);
     }
     Some(chunk)
 }
@@ -219,13 +257,16 @@ mod tests {
     fn machine() -> Machine {
         let mut machine = Machine::new(QueueId(5), Settings { durable: true, ..Settings::default() });
         let message = queue::Message::from_parts(b"\0\0", b"\0\0", b"hello");
-        machine.enqueue(message, Some(queue::Place { file: 3, offset: 700 }));
-        let chunk =
-            Chunk { kind: ChunkKind::Entry, first: 0, skip: 0, count: 4, bytes: 40, file: 3, offset: 900, length: 80 };
+        let stamp = queue::Stamp { enqueued_at_ms: 99, ttl_ms: 5, priority: 0 };
+        machine.enqueue(message, stamp, Some(queue::Place { file: 3, offset: 700 }));
+        let chunk = Chunk { count: 4, bytes: 40, body_bytes: 24, file: 3, offset: 900, length: 80, ..Chunk::default() };
+        let chunk = Chunk { enqueued_at_ms: 1234, timed: true, ..chunk };
         machine.enqueue_cold(chunk, 2);
         let run = Chunk { kind: ChunkKind::Run { records: 2 }, count: 3, file: SEGMENT, offset: 0, length: 0, ..chunk };
         machine.enqueue_cold(run, 0);
         machine.remove(&[Sequence(6)].into_iter().collect(), &mut Vec::new());
+        machine.note_failures(&[Sequence(2), Sequence(3)].into_iter().collect());
+        machine.note_failures(&[Sequence(3)].into_iter().collect());
         machine
     }
 
@@ -242,6 +283,9 @@ mod tests {
         assert_eq!(restored.counts().ready, 7);
         let chunks: Vec<_> = restored.cold_chunks().map(|c| (c.first, c.skip, c.count, c.records(), c.file)).collect();
         assert_eq!(chunks, [(0, 0, 1, 1, 3), (1, 2, 4, 4, 3), (5, 0, 3, 2, SEGMENT)]);
+        let times: Vec<_> = restored.cold_chunks().map(|c| (c.enqueued_at_ms, c.timed, c.body_bytes)).collect();
+        assert_eq!(times, [(99, true, 5), (1234, true, 24), (1234, true, 24)]);
+        assert_eq!(restored.failures().collect::<Vec<_>>(), [(Sequence(2), 1), (Sequence(3), 2)]);
     }
 
     #[test]

@@ -1,28 +1,28 @@
 //! The task that owns the queues of a durable shard, and its line of entries that wait for the disk.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Op, Place, QueueId, Release, Shard};
+use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Logged, Op, Place, QueueId, Release, Shard, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use storage::{
     Admission as LogAdmission, Entry, FileKind, GroupId, Index, Location, Log, Operation, Placed, StorageError,
     Submission, Term, Ticket,
 };
 
-use super::entry::Ops;
+use super::entry::{self, Ops};
 use super::moving::{self, Files, Guard, Moved};
 use super::reader::Reader;
-use super::recovery::Recovered;
+use super::recovery::{Recovered, body_bytes};
 use super::snapshot;
 use crate::broker::Broker;
+use crate::clock;
 use crate::mailbox::Mailbox;
 use crate::peers::Peers;
-use crate::shard::ShardInput;
+use crate::shard::{ShardInput, wait_for_work};
 use crate::store::{GroupListener, shard_group};
 
 /// The term of a group with one voter.
@@ -173,8 +173,11 @@ impl DurableShardTask {
     /// Runs for as long as the node does.
     pub(crate) async fn run(mut self) {
         let mut inputs = Vec::new();
+        self.shard.begin(clock::now_ms());
+        self.turn(&mut inputs);
         loop {
-            poll_fn(|context| self.inbox.poll_take(context, &mut inputs)).await;
+            wait_for_work(&self.inbox, &mut inputs, self.shard.next_timer()).await;
+            self.shard.set_now(clock::now_ms());
             self.turn(&mut inputs);
             tokio::task::yield_now().await;
         }
@@ -274,7 +277,9 @@ impl DurableShardTask {
 
     /// Ops whose time has come.
     fn carry_out(&mut self, batch: Batch, location: Option<Location>) {
-        let Batch { connection, ops, buffers, .. } = batch;
+        let Batch { connection, number, ops, buffers, .. } = batch;
+        // The time in the entry, so that it is the same after a restart.
+        let enqueued_at_ms = if location.is_some() { entry::time_of(&buffers[0]) } else { 0 };
         let mut retained = 0;
         for op in ops {
             match op {
@@ -292,11 +297,19 @@ impl DurableShardTask {
                         file,
                         offset: location.offset,
                         length: location.length,
+                        body_bytes: body_bytes(&enqueue.message),
+                        enqueued_at_ms,
+                        timed: enqueue.ttl_ms != Stamp::NO_TTL,
                     };
                     let hot = self.broker.has_room_for_bodies();
                     let targets = enqueue.targets.as_slice();
-                    let taken = self.shard.enqueue_logged(targets, &message, place, chunk, hot);
-                    retained += taken * u64::from(enqueue.message.len);
+                    let stamp = Stamp { enqueued_at_ms, ttl_ms: enqueue.ttl_ms, priority: enqueue.priority };
+                    let logged = Logged { targets, message: &message, stamp, place, chunk, hot };
+                    let taken = self.shard.enqueue_logged(&logged, &mut self.peers, &mut self.effects);
+                    retained += taken.queues * u64::from(enqueue.message.len);
+                    if taken.refused && enqueue.publish != 0 {
+                        self.effects.push(Effect::Rejected { connection, number, publish: enqueue.publish });
+                    }
                 }
                 other => self.shard.execute(connection, other, &mut self.peers, &mut self.effects),
             }
@@ -342,12 +355,15 @@ impl DurableShardTask {
 
     /// What consumers settled and were handed since the last time, as one entry. It hurries only if somebody waits for it.
     fn log_journals(&mut self) {
-        let mut ops = Ops::new();
+        let mut ops = Ops::new(clock::now_ms());
         let mut removals = Vec::new();
         self.shard.take_journals(|queue, journal| {
             if !journal.removed.is_empty() {
                 ops.remove(queue, &journal.removed);
                 removals.push((queue, journal.removed));
+            }
+            if !journal.failed.is_empty() {
+                ops.failed(queue, &journal.failed);
             }
             if let Some(up_to) = journal.delivered_up_to {
                 ops.delivered(queue, up_to);

@@ -1,8 +1,9 @@
 //! What comes of arguments, policy and operator policy together.
 
+use queue::Overflow;
 use serde_json::{Map, Value};
 
-use crate::topology::{DeadLetterStrategy, Overflow, QueueSettings};
+use crate::topology::{DeadLetterStrategy, QueueSettings};
 
 /// An operator's bound on a policy's value: the lower of two numbers; what is no number is the operator's to say.
 pub(super) fn bounded(key: &str, value: &Value, bound: &Value) -> Value {

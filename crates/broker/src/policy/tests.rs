@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::topology::{Overflow, QueueSettings};
+use queue::Overflow;
+
+use crate::topology::QueueSettings;
 
 const QUEUE: Target = Target::Queue(QueueKind::Classic);
 

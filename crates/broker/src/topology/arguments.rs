@@ -4,9 +4,10 @@
 //! and mean nothing; one that only another type knows is refused.
 
 use amqp::{AMQPValue, Exception, FieldTable, ReplyCode};
+use queue::Overflow;
 
 use super::queue_record::QUEUE_TYPE;
-use super::{DeadLetterStrategy, Overflow, QueueDeclare, QueueKind, QueueSettings, method, value};
+use super::{DeadLetterStrategy, QueueDeclare, QueueKind, QueueSettings, method, value};
 
 const CONSUMER_TIMEOUT: &str = "x-consumer-timeout";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";

@@ -42,9 +42,7 @@ use crate::policy::Policies;
 pub use self::bindings::{BindingPlace, BindingView, DestinationKind};
 pub use self::exchange::{Exchange, ExchangeDeclare, ExchangeKind};
 pub use self::headers::{HeaderSource, HeaderValue, NoHeaders};
-pub use self::queue_record::{
-    DeadLetterStrategy, Declared, Overflow, QueueDeclare, QueueKind, QueueRecord, QueueSettings,
-};
+pub use self::queue_record::{DeadLetterStrategy, Declared, QueueDeclare, QueueKind, QueueRecord, QueueSettings};
 pub use self::route::RouteSet;
 pub use self::value::type_name;
 

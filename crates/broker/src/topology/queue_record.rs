@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use amqp::{Exception, FieldTable, MethodId, ReplyCode};
-use queue::{QueueId, Settings};
+use queue::{Overflow, QueueId, Rules, Settings};
 use rustc_hash::FxHashMap;
 
 use super::bindings::Destination;
@@ -63,17 +63,8 @@ impl QueueKind {
     }
 }
 
-/// What happens when a queue is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Overflow {
-    /// The oldest ready messages go.
-    #[default]
-    DropHead,
-    /// New messages are refused.
-    RejectPublish,
-    /// New messages are refused and dead-lettered.
-    RejectPublishDlx,
-}
+/// How often a message of a quorum queue may come back if nothing else is said, as with RabbitMQ since 4.0.
+const DEFAULT_DELIVERY_LIMIT: i64 = 20;
 
 /// What a queue promises its dead letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -175,11 +166,37 @@ pub struct QueueRecord {
 impl QueueRecord {
     /// What the queue itself needs to know.
     pub(crate) fn machine_settings(&self) -> Settings {
+        let rules = self.rules();
         Settings {
             auto_delete: self.auto_delete,
             single_active_consumer: self.settings.single_active_consumer,
             durable: self.durable,
+            rules: (rules != Rules::default()).then(|| Box::new(rules)),
         }
+    }
+
+    fn rules(&self) -> Rules {
+        let QueueSettings { expires_ms, max_length, max_length_bytes, max_priority, .. } = self.settings;
+        let is_quorum = self.kind == QueueKind::Quorum;
+        let is_bounded = max_length.is_some() || max_length_bytes.is_some();
+        Rules {
+            // What is longer than 49 days, and an operator's policy can be, is as good as never.
+            message_ttl_ms: self.settings.message_ttl_ms.and_then(|ms| u32::try_from(ms).ok()),
+            expires_ms,
+            expires_though_declared: is_quorum && expires_ms.is_some(),
+            max_length,
+            max_length_bytes,
+            overflow: if is_bounded { self.settings.overflow.unwrap_or_default() } else { Overflow::DropHead },
+            dead_letters: self.settings.dead_letter_exchange.is_some(),
+            delivery_limit: is_quorum.then(|| self.delivery_limit()).flatten(),
+            max_priority: max_priority.filter(|&max| max > 0),
+        }
+    }
+
+    /// How often a message of a quorum queue may come back; `None`: as often as it likes.
+    fn delivery_limit(&self) -> Option<u32> {
+        let limit = self.settings.delivery_limit.unwrap_or(DEFAULT_DELIVERY_LIMIT);
+        u32::try_from(limit).ok()
     }
 }
 

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use queue::{
-    Batch, ConsumerId, ConsumerSpec, Effect, Enqueue, Intervals, Message, MessageRef, Op, Outcome, QueueId, Reply,
-    Sequence, Settings, Shard, Targets, Token,
+    Batch, ConsumerId, ConsumerSpec, Effect, Enqueue, Intervals, Message, MessageRef, Op, Outcome, Overflow, QueueId,
+    Reply, Rules, Sequence, Settings, Shard, Stamp, Targets, Token,
 };
 use warrenmq_queue as queue;
 
@@ -31,13 +31,21 @@ const HOLDERS: u32 = 3;
 enum Ask {
     Create {
         place: usize,
-        auto_delete: bool,
-        single_active_consumer: bool,
+        settings: Settings,
     },
     /// To the places whose bits are set.
     Publish {
         places: u8,
         length: u8,
+        ttl_ms: u32,
+        priority: u8,
+    },
+    /// A letter has arrived.
+    Posted {
+        pick: usize,
+    },
+    Declared {
+        place: usize,
     },
     Attach {
         place: usize,
@@ -96,6 +104,42 @@ enum Step {
     Forget {
         connection: u64,
     },
+    /// Time goes by.
+    Wait {
+        ms: u64,
+    },
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let bound = |values: &[u64]| prop::option::weighted(0.3, prop::sample::select(values.to_vec()));
+    let overflow = prop::sample::select(vec![Overflow::DropHead, Overflow::RejectPublish, Overflow::RejectPublishDlx]);
+    let limits = (bound(&[0, 5, 20]), bound(&[4, 30]), bound(&[0, 1, 3]), bound(&[0, 4, 11]), bound(&[0, 1, 2]));
+    (limits, any::<(bool, bool)>(), overflow, prop::option::weighted(0.3, 0u8..4)).prop_map(
+        |((ttl, expires_ms, max_length, max_length_bytes, limit), (dead_letters, declared), overflow, max_priority)| {
+            Rules {
+                message_ttl_ms: ttl.map(|ms| ms as u32),
+                expires_ms,
+                expires_though_declared: declared,
+                max_length,
+                max_length_bytes,
+                overflow,
+                dead_letters,
+                delivery_limit: limit.map(|limit| limit as u32),
+                max_priority,
+            }
+        },
+    )
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    (prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::option::weighted(0.7, rules())).prop_map(
+        |(auto_delete, single_active_consumer, rules)| Settings {
+            auto_delete,
+            single_active_consumer,
+            durable: false,
+            rules: rules.map(Box::new),
+        },
+    )
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
@@ -111,7 +155,10 @@ fn ask() -> impl Strategy<Value = Ask> {
         });
     let outcome = prop::sample::select(vec![Outcome::Ack, Outcome::Ack, Outcome::Requeue, Outcome::Discard]);
     prop_oneof![
-        8 => (1u8..1 << PLACES, 0u8..5).prop_map(|(places, length)| Ask::Publish { places, length }),
+        8 => (1u8..1 << PLACES, 0u8..5, prop::sample::select(vec![Stamp::NO_TTL, Stamp::NO_TTL, 0, 3, 10]), 0u8..6)
+            .prop_map(|(places, length, ttl_ms, priority)| Ask::Publish { places, length, ttl_ms, priority }),
+        3 => any::<usize>().prop_map(|pick| Ask::Posted { pick }),
+        1 => any_place.clone().prop_map(|place| Ask::Declared { place }),
         5 => (who, outcome, prop::collection::vec(any::<u8>(), 1..5))
             .prop_map(|(who, outcome, picks)| Ask::Settle { who, outcome, picks }),
         3 => (any_place.clone(), 1..=2u64, spec)
@@ -120,9 +167,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => who.prop_map(|who| Ask::Resume { who }),
         2 => (any_place.clone(), 0..HOLDERS, any::<bool>())
             .prop_map(|(place, holder, no_ack)| Ask::Get { place, holder, no_ack }),
-        2 => (place, prop::bool::weighted(0.3), prop::bool::weighted(0.3)).prop_map(
-            |(place, auto_delete, single_active_consumer)| Ask::Create { place, auto_delete, single_active_consumer }
-        ),
+        2 => (place, settings()).prop_map(|(place, settings)| Ask::Create { place, settings }),
         1 => any_place.clone().prop_map(|place| Ask::Count { place }),
         1 => any_place.clone().prop_map(|place| Ask::Purge { place }),
         1 => (any_place, any::<bool>(), any::<bool>())
@@ -137,6 +182,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<usize>(), prop::option::weighted(0.7, 0u32..4))
             .prop_map(|(who, messages)| Step::Allow { who, messages }),
         1 => (1..=2u64).prop_map(|connection| Step::Forget { connection }),
+        5 => (1..=8u64).prop_map(|ms| Step::Wait { ms }),
     ]
 }
 
@@ -162,6 +208,8 @@ struct Draft {
     data: Vec<u8>,
     /// Which queue a reply is about.
     asked: HashMap<u64, QueueId>,
+    /// Publishes that a queue refused, by the model.
+    refused: Vec<u64>,
 }
 
 impl Draft {
@@ -187,8 +235,7 @@ impl Pair {
         };
         let mut draft = Draft::default();
         for place in 0..PLACES {
-            let create = Ask::Create { place, auto_delete: false, single_active_consumer: false };
-            pair.ask(create, &mut draft);
+            pair.ask(Ask::Create { place, settings: Settings::default() }, &mut draft);
         }
         pair.run(1, draft);
         pair
@@ -208,6 +255,13 @@ impl Pair {
                     self.gate.set(consumer, messages);
                     self.model.gate.set(consumer, messages);
                 }
+            }
+            Step::Wait { ms } => {
+                self.model.now += ms;
+                self.shard.set_now(self.model.now);
+                let mut effects = Vec::new();
+                self.shard.deliver(&mut self.gate, &mut effects);
+                self.compare(effects, &HashMap::new());
             }
             Step::Forget { connection } => {
                 self.model.forget_connection(connection);
@@ -229,24 +283,42 @@ impl Pair {
     /// Adds an op to the batch, and lets the model do it.
     fn ask(&mut self, ask: Ask, draft: &mut Draft) {
         match ask {
-            Ask::Create { place, auto_delete, single_active_consumer } => {
+            Ask::Create { place, settings } => {
                 if !self.model.counts().iter().any(|(id, _)| *id == self.places[place]) {
                     self.places[place] = QueueId(self.next_queue);
                     self.next_queue += 1;
                 }
                 // One that is there is made again, with other settings: it stays as it is.
-                let (queue, settings) =
-                    (self.places[place], Settings { auto_delete, single_active_consumer, ..Settings::default() });
+                let queue = self.places[place];
                 self.model.create(queue, settings.clone());
                 draft.ops.push(Op::Create { queue, settings });
             }
-            Ask::Publish { places, length } => {
+            Ask::Posted { pick } => {
+                let letters = self.model.letters();
+                if letters.is_empty() {
+                    return;
+                }
+                let (queue, sequence) = letters[pick % letters.len()];
+                self.model.posted(queue, sequence);
+                draft.ops.push(Op::Posted { queue, sequences: Intervals::one(sequence) });
+            }
+            Ask::Declared { place } => {
+                let queue = self.places[place];
+                self.model.declared(queue);
+                let token = draft.token(queue);
+                draft.ops.push(Op::Declared { queue, token });
+            }
+            Ask::Publish { places, length, ttl_ms, priority } => {
                 let queues: Vec<QueueId> =
                     (0..PLACES).filter(|place| places >> place & 1 == 1).map(|place| self.places[place]).collect();
                 let (envelope, properties) = (vec![0; 2 + usize::from(length)], [0; 2]);
                 let body = self.next_body.to_be_bytes();
                 self.next_body += 1;
-                self.model.enqueue(&queues, &Message::from_parts(&envelope, &properties, &body));
+                let publish = u64::from(self.next_body);
+                let stamp = Stamp { enqueued_at_ms: self.model.now, ttl_ms, priority };
+                if self.model.enqueue(&queues, &Message::from_parts(&envelope, &properties, &body), stamp) {
+                    draft.refused.push(publish);
+                }
                 let start = draft.data.len() as u32;
                 draft.data.extend([&envelope, properties.as_slice(), &body].concat());
                 let len = draft.data.len() as u32 - start;
@@ -256,7 +328,7 @@ impl Pair {
                     [queue] => Targets::One(*queue),
                     _ => Targets::Many(queues.into()),
                 };
-                draft.ops.push(Op::Enqueue(Enqueue { targets, message }));
+                draft.ops.push(Op::Enqueue(Enqueue { targets, message, ttl_ms, priority, publish }));
             }
             Ask::Attach { place, connection, spec } => {
                 let (queue, consumer) = (self.places[place], ConsumerId { connection, local: self.next_local });
@@ -321,7 +393,7 @@ impl Pair {
     }
 
     fn run(&mut self, connection: u64, draft: Draft) {
-        let Draft { ops, data, asked } = draft;
+        let Draft { ops, data, asked, refused } = draft;
         self.batches += 1;
         let number = self.batches;
         let mut effects = Vec::new();
@@ -329,6 +401,16 @@ impl Pair {
         self.shard.apply(batch, &mut self.gate, &mut effects);
         assert_eq!(effects.pop(), Some(Effect::BatchDone { connection, number }), "a batch ends with its end");
         self.shard.deliver(&mut self.gate, &mut effects);
+        let mut seen_refused = Vec::new();
+        effects.retain(|effect| match effect {
+            Effect::Rejected { connection: of, number: batch, publish } => {
+                assert_eq!((*of, *batch), (connection, number));
+                seen_refused.push(*publish);
+                false
+            }
+            _ => true,
+        });
+        assert_eq!(seen_refused, refused, "publishes that were refused");
         for effect in &effects {
             match effect {
                 Effect::Reply { connection: to, .. } => assert_eq!(*to, connection, "who asks is answered"),
@@ -345,15 +427,16 @@ impl Pair {
         for effect in effects {
             let (queue, what) = match effect {
                 Effect::Deliver(d) => {
-                    (d.queue, Seen::Deliver(d.consumer, d.sequence, d.redelivered, bytes(&d.message)))
+                    (d.queue, Seen::Deliver(d.consumer, d.sequence, d.redelivered, d.failures, bytes(&d.message)))
                 }
+                Effect::DeadLetter(l) => (l.queue, Seen::Letter(l.sequence, l.reason, bytes(&l.message))),
                 Effect::Reply { token, reply, .. } => (asked[&token.0], answer(reply)),
                 Effect::CancelConsumer { consumer } => {
                     let (queue, _) = self.known.iter().find(|(_, known)| *known == consumer).expect("somebody known");
                     (*queue, Seen::Cancelled(consumer))
                 }
                 Effect::QueueGone { queue } => (queue, Seen::QueueGone),
-                Effect::BatchDone { .. } => unreachable!("looked at by the caller"),
+                Effect::BatchDone { .. } | Effect::Rejected { .. } => unreachable!("looked at by the caller"),
             };
             seen.entry(queue).or_default().push(what);
         }
@@ -365,6 +448,7 @@ impl Pair {
             }
         }
         assert_eq!(seen, self.model.finish(), "what the shard did, and should have done");
+        assert_eq!(self.shard.next_timer(), self.model.timer(), "when something is due");
         let counts = self.model.counts();
         assert_eq!(self.shard.len(), counts.len(), "queues");
         for (id, counts) in counts {
@@ -381,7 +465,7 @@ fn answer(reply: Reply) -> Seen {
         Reply::Purged(messages) => Seen::Purged(messages),
         Reply::Deleted(messages) => Seen::Deleted(messages),
         Reply::Get(got) => {
-            Seen::Got(got.map(|got| (got.sequence, got.redelivered, bytes(&got.message), got.remaining)))
+            Seen::Got(got.map(|got| (got.sequence, got.redelivered, got.failures, bytes(&got.message), got.remaining)))
         }
         Reply::Attached => Seen::Attached,
         Reply::Detached => Seen::Detached,

@@ -67,7 +67,7 @@ impl Story {
     fn publish(&mut self) {
         let len = MESSAGE.len() as u32;
         let message = MessageRef { buffer: 0, start: 0, len, envelope_bytes: 2, properties_bytes: 2 };
-        self.run(vec![Op::Enqueue(Enqueue { targets: Targets::One(QUEUE), message })]);
+        self.run(vec![Op::Enqueue(Enqueue::plain(Targets::One(QUEUE), message))]);
     }
 
     fn get(&mut self, holder: ConsumerId) -> Option<GetReply> {

@@ -56,7 +56,7 @@ impl Default for SegmentOptions {
 }
 
 /// Length of a [`Survivor`]'s head.
-pub const HEAD_BYTES: usize = 6;
+pub const HEAD_BYTES: usize = 14;
 
 /// A message to be copied out of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -260,7 +260,10 @@ fn words_out_of_range_are_refused() {
     let locator = "x-queue-master-locator";
     bad_argument([(locator, text("foo"))], locator, ": \"unsupported queue master locator 'foo'\"");
 
-    assert_eq!(good_argument("x-overflow", text("reject-publish-dlx")).overflow, Some(Overflow::RejectPublishDlx));
+    assert_eq!(
+        good_argument("x-overflow", text("reject-publish-dlx")).overflow,
+        Some(queue::Overflow::RejectPublishDlx)
+    );
     assert!(good_argument(sac, AMQPValue::Boolean(true)).single_active_consumer);
     assert!(!good_argument(sac, AMQPValue::Boolean(false)).single_active_consumer);
     assert_eq!(good_argument("x-queue-mode", text("lazy")), QueueSettings::default());

@@ -41,7 +41,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
-import org.junit.jupiter.api.Disabled;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -162,7 +161,6 @@ class StoriesTest {
     }
 
     @Test
-    @Disabled("queue length limits are not built yet")
     void rejectedPublishIsNacked() throws Exception {
         Map<String, Object> arguments = Map.of("x-max-length", 1, "x-overflow", "reject-publish");
         String full = channel.queueDeclare("", false, true, true, arguments).getQueue();
