@@ -94,9 +94,10 @@ fn reader_who_stops_blocks_publishers_not_the_broker() {
 
         // One that does not understand `blocked` is held up without a word.
         let mut quiet = Wire::open_with(&node, &Options { capabilities: &[], ..Options::default() });
-        quiet.publish("", "small", "last").send(qos(1));
-        quiet.publish("", "nowhere", "").send(qos(2));
-        quiet.call_may_be_held(Duration::from_millis(500));
+        quiet.publish("", "small", "last");
+        // The alarm may end for a moment, when the allocator gives back what it no longer needs: then that is filled up, too.
+        let held = (0..20).any(|_| quiet.is_held_up(Duration::from_millis(500)));
+        assert!(held, "a publisher that does not understand `blocked` is not held up");
 
         // Consumers and acknowledgements of other connections go on.
         other.call(qos(10));
@@ -106,7 +107,7 @@ fn reader_who_stops_blocks_publishers_not_the_broker() {
             assert_eq!(delivery.text(), number.to_string());
             other.send(ack(delivery.method.delivery_tag));
         }
-        assert_eq!(written.load(Ordering::Relaxed), stopped_at, "the publisher is still held up");
+        assert!(standstill(&written) < BACKLOG_BYTES, "the publisher is still held up");
 
         // The reader reads, everything flows, and nothing is lost or out of order.
         for number in 0..BACKLOG_MESSAGES {
@@ -147,22 +148,28 @@ fn last_state(c: &mut Wire) -> Option<bool> {
 
 /// A connection that publishes during an alarm.
 trait HeldUp {
-    fn call_may_be_held(&mut self, duration: Duration);
+    fn is_held_up(&mut self, duration: Duration) -> bool;
 }
 
 impl HeldUp for Wire {
-    /// Of the two answers to `qos` that are due, the first may still come; after that there is silence: the broker
-    /// takes the publish that found out about the alarm, or not even that.
-    fn call_may_be_held(&mut self, duration: Duration) {
-        thread::sleep(duration);
-        let mut byte = [0];
-        self.socket().set_nonblocking(true).expect("a TCP socket");
-        let answered = self.socket().peek(&mut byte).is_ok();
-        self.socket().set_nonblocking(false).expect("a TCP socket");
-        if answered {
+    /// Publishes twice, each time with a question behind it. The first answer may still come: the broker takes the publish that found
+    /// out about the alarm, or not even that. Answers whether there is silence after it.
+    fn is_held_up(&mut self, duration: Duration) -> bool {
+        for prefetch in [1, 2] {
+            self.publish("", "nowhere", "").send(qos(prefetch));
+        }
+        for _ in 0..2 {
+            thread::sleep(duration);
+            let mut byte = [0];
+            self.socket().set_nonblocking(true).expect("a TCP socket");
+            let answered = self.socket().peek(&mut byte).is_ok();
+            self.socket().set_nonblocking(false).expect("a TCP socket");
+            if !answered {
+                return true;
+            }
             let _: basic::QosOk = self.expect();
         }
-        self.stays_silent(duration);
+        false
     }
 }
 
