@@ -1,9 +1,12 @@
 //! Stories of a shard: batches in, effects out.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use queue::{
-    Admission, Batch, ConsumerId, ConsumerSpec, Effect, Enqueue, Intervals, Message, MessageRef, Op, Outcome, QueueId,
-    Reply, Sequence, Settings, Shard, Targets, Token,
+    Admission, Batch, Chunk, ConsumerId, ConsumerSpec, Effect, Enqueue, Intervals, LETTERS_IN_FLIGHT, Logged, Machine,
+    Message, MessageRef, Op, Outcome, Overflow, Paged, Place, QueueId, Reply, Rules, Sequence, Settings, Shard, Stamp,
+    Targets, Token,
 };
 use warrenmq_queue as queue;
 
@@ -13,11 +16,19 @@ const QUEUE: QueueId = QueueId(7);
 #[derive(Default)]
 struct Gate {
     shut: Vec<ConsumerId>,
+    /// What entries of the log have, by offset.
+    disk: BTreeMap<u32, Vec<(Message, Stamp)>>,
 }
 
 impl Admission for Gate {
     fn admit(&mut self, consumer: ConsumerId, _bytes: usize) -> bool {
         !self.shut.contains(&consumer)
+    }
+
+    fn read_chunk(&mut self, _queue: QueueId, chunk: &Chunk) -> Vec<Option<Paged>> {
+        let place = Place { file: chunk.file, offset: chunk.offset };
+        let messages = self.disk[&chunk.offset].iter().skip(chunk.skip as usize).take(chunk.count as usize);
+        messages.map(|(message, stamp)| Some(Paged { message: message.clone(), place, stamp: *stamp })).collect()
     }
 }
 
@@ -286,4 +297,138 @@ fn a_consumer_cancelled_with_messages_out_can_still_settle_them() {
     story.settle(1, Outcome::Ack, &[0]);
     story.settle(1, Outcome::Requeue, &[1]);
     assert_eq!(story.get(true), ["got b! left 0"]);
+}
+
+// ---- what a queue does by itself ----------------------------------------------------------------------------------------
+
+fn with_rules(durable: bool, rules: Rules) -> Settings {
+    Settings { durable, rules: Some(Box::new(rules)), ..Settings::default() }
+}
+
+impl Story {
+    /// Takes what a log brought: one entry with these bodies, published at this time.
+    fn logged(&mut self, at_ms: u64, bodies: &[&str], hot: bool) -> (Vec<Effect>, Vec<bool>) {
+        let mut effects = Vec::new();
+        let mut refused = Vec::new();
+        self.number += 1;
+        for body in bodies {
+            let message = Message::from_parts(b"\0\0", b"\0\0", body.as_bytes());
+            let bytes = message.len() as u32;
+            let offset = self.number as u32 * 4096;
+            let chunk = Chunk {
+                count: 1,
+                bytes,
+                body_bytes: body.len() as u32,
+                file: 1,
+                offset,
+                length: 100,
+                enqueued_at_ms: at_ms,
+                ..Chunk::default()
+            };
+            let stamp = Stamp { enqueued_at_ms: at_ms, ..Stamp::default() };
+            let place = Place { file: 1, offset };
+            let targets = &[QUEUE];
+            let logged = Logged { targets, message: &message, stamp, place, chunk, hot };
+            self.gate.disk.entry(offset).or_default().push((message.clone(), stamp));
+            refused.push(self.shard.enqueue_logged(&logged, &mut self.gate, &mut effects).refused);
+        }
+        self.shard.deliver(&mut self.gate, &mut effects);
+        (effects, refused)
+    }
+
+    fn at(&mut self, now_ms: u64) -> Vec<String> {
+        self.shard.set_now(now_ms);
+        let mut effects = Vec::new();
+        self.shard.deliver(&mut self.gate, &mut effects);
+        show(&effects)
+    }
+
+    fn removed(&mut self) -> Vec<u64> {
+        let mut removed = Vec::new();
+        self.shard.take_journals(|_, journal| removed.extend(journal.removed.iter().map(|sequence| sequence.0)));
+        removed
+    }
+}
+
+#[test]
+fn not_more_letters_than_the_limit_are_on_their_way_and_what_waits_is_not_delivered() {
+    let rules = Rules { message_ttl_ms: Some(10), dead_letters: true, ..Rules::default() };
+    let mut story = Story::with(with_rules(false, rules));
+    let bodies: Vec<String> = (0..LETTERS_IN_FLIGHT + 5).map(|number| number.to_string()).collect();
+    story.publish(&bodies.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(story.at(10).len(), LETTERS_IN_FLIGHT);
+    assert_eq!(story.ready_and_unacked(), (5, 0));
+    assert_eq!(story.shard.next_timer(), None, "the arrival of letters is what goes on from");
+    assert_eq!(story.consume(1, prefetch(0)), ["Attached"]);
+    assert_eq!(story.get(true), ["Get(None)"]);
+    let arrived = [Sequence(0), Sequence(1)].into_iter().collect();
+    let effects = story.run(vec![Op::Posted { queue: QUEUE, sequences: arrived }]);
+    assert_eq!(show(&effects), ["Expired>1000", "Expired>1001"]);
+    assert_eq!(story.ready_and_unacked(), (3, 0));
+}
+
+#[test]
+fn what_is_on_disk_only_expires_when_it_is_at_the_head_and_is_removed() {
+    let rules = Rules { message_ttl_ms: Some(10), ..Rules::default() };
+    let mut story = Story::with(with_rules(true, rules));
+    story.logged(0, &["a", "b"], false);
+    story.logged(5, &["c"], false);
+    assert_eq!(story.ready_and_unacked(), (3, 0));
+    assert_eq!(story.shard.next_timer(), Some(10), "the head was looked at");
+    assert_eq!(story.at(10), Vec::<String>::new());
+    assert_eq!((story.ready_and_unacked(), story.removed()), ((1, 0), vec![0, 1]));
+    assert_eq!(story.shard.next_timer(), Some(15));
+    story.at(15);
+    assert_eq!((story.ready_and_unacked(), story.removed()), ((0, 0), vec![2]));
+}
+
+#[test]
+fn a_message_of_the_log_that_is_refused_keeps_its_number_and_is_removed() {
+    let rules = Rules { max_length: Some(2), overflow: Overflow::RejectPublish, ..Rules::default() };
+    for hot in [true, false] {
+        let mut story = Story::with(with_rules(true, rules.clone()));
+        let (_, refused) = story.logged(0, &["a", "b", "c", "d"], hot);
+        assert_eq!(refused, [false, false, true, true]);
+        assert_eq!((story.ready_and_unacked(), story.removed()), ((2, 0), vec![2, 3]), "hot: {hot}");
+        assert_eq!(story.get(true), ["got a left 1"]);
+        let (_, refused) = story.logged(0, &["e", "f"], hot);
+        assert_eq!(refused, [false, true]);
+        assert_eq!(story.get(true), ["got b left 1"]);
+        assert_eq!(story.get(true), ["got e left 0"]);
+        assert_eq!(story.get(true), ["Get(None)"]);
+        assert_eq!(story.removed(), [0, 5, 1, 4]);
+    }
+}
+
+#[test]
+fn a_refused_message_that_is_dead_lettered_is_removed_when_it_has_arrived() {
+    let rules =
+        Rules { max_length: Some(1), overflow: Overflow::RejectPublishDlx, dead_letters: true, ..Rules::default() };
+    for hot in [true, false] {
+        let mut story = Story::with(with_rules(true, rules.clone()));
+        let (effects, refused) = story.logged(0, &["a", "b"], hot);
+        assert_eq!((show(&effects), refused), (vec!["MaxLen>b".to_owned()], vec![false, true]));
+        assert_eq!((story.ready_and_unacked(), story.removed()), ((1, 0), vec![]));
+        story.run(vec![Op::Posted { queue: QUEUE, sequences: Intervals::one(Sequence(1)) }]);
+        assert_eq!(story.removed(), [1]);
+        assert_eq!(story.get(true), ["got a left 0"]);
+        assert_eq!(story.get(true), ["Get(None)"]);
+    }
+}
+
+#[test]
+fn messages_of_a_queue_with_priorities_come_back_from_disk_before_any_is_delivered() {
+    let mut story = Story::with(with_rules(true, Rules { max_priority: Some(9), ..Rules::default() }));
+    let message = |body: &[u8]| Message::from_parts(b"\0\0", b"\0\0", body);
+    let low = (message(b"low"), Stamp { priority: 1, ..Stamp::default() });
+    let high = (message(b"high"), Stamp { priority: 8, ..Stamp::default() });
+    story.gate.disk.insert(1, vec![low]);
+    story.gate.disk.insert(2, vec![high]);
+    let chunk = |first, offset| Chunk { first, count: 1, bytes: 8, file: 1, offset, length: 9, ..Chunk::default() };
+    let settings = story.shard.queue(QUEUE).expect("it is there").settings().clone();
+    let chunks = vec![chunk(0, 1), chunk(1, 2)];
+    story.shard.restore(QUEUE, Machine::restore(QUEUE, settings, Sequence(2), Sequence(0), chunks, &[]));
+    story.shard.begin(0);
+    assert_eq!(story.get(false), ["got high left 1"]);
+    assert_eq!(story.get(false), ["got low left 0"]);
 }
