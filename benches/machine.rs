@@ -58,7 +58,7 @@ impl Bench {
         let (envelope_bytes, properties_bytes) = (HEAD.len() as u16 - 2, 2);
         let op = |n| {
             let message = MessageRef { buffer: 0, start: n * len, len, envelope_bytes, properties_bytes };
-            Op::Enqueue(Enqueue { targets: Targets::One(QUEUE), message })
+            Op::Enqueue(Enqueue::plain(Targets::One(QUEUE), message))
         };
         let ops = (0..BATCH as u32).map(op).collect();
         let buffers = vec![self.data.clone()];

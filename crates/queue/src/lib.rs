@@ -15,7 +15,7 @@
 //! priorities all messages are in that set, and those with a higher priority come first in it.
 //!
 //! Time is an input: the task says what time it is before each turn ([`Shard::set_now`]), and each message of a log has the time at which
-//! it was published. What a queue does because of time or length, in [`upkeep`], is decided by its owner and becomes removals.
+//! it was published. What a queue does because of time or length, in `upkeep.rs`, is decided by its owner and becomes removals.
 
 mod cold;
 mod consumers;
