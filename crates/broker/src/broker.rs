@@ -136,9 +136,9 @@ impl Broker {
             }
         }
         broker.store.log().accounting_complete();
-        for change in first_changes {
-            broker.metadata.send(metadata::Input::Change { change, asker: None });
-        }
+        // All at once, so that they are one entry: a node that loses power meanwhile has all of them or is still a new one.
+        let as_input = |change| metadata::Input::Change { change, asker: None };
+        broker.metadata.send_all(&mut first_changes.into_iter().map(as_input).collect());
         broker.store.start(writer)?;
         tokio::spawn(watch(Arc::clone(&broker)));
         tokio::spawn(Postman::new(Arc::clone(&broker)).run());
