@@ -199,12 +199,17 @@ impl Session {
         let method = MethodId::QUEUE_DELETE;
         let name = self.queue_name(number, delete.queue.as_str(), method)?;
         self.authorize(Resource::Queue(&name), Permission::Configure, method)?;
-        if self.vhost().read().find_queue(&name).is_none() {
+        let found = {
+            // One look: between two of them somebody else may delete it.
+            let topology = self.vhost().read();
+            let access = |_: &_| topology.access_queue(&name, self.handle.id, method);
+            topology.find_queue(&name).map(access).transpose()?
+        };
+        let Some(record) = found else {
             // Deleting what is not there is fine.
             self.delete_ok(number, delete.nowait, 0);
             return Ok(());
-        }
-        let record = self.vhost().read().access_queue(&name, self.handle.id, method)?;
+        };
         let token = {
             let pending = Pending::Delete { name: name.into(), nowait: delete.nowait, durable: record.durable };
             Some(self.pend(number, pending))
