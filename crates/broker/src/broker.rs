@@ -356,15 +356,16 @@ impl Broker {
     /// A shard's queue is gone: so are its name and bindings, at once or, if it was durable, as soon as that is in the log. Whoever has
     /// to know waits with [`metadata::Input::Barrier`].
     pub(crate) fn forget_queue(&self, queue: QueueId) {
+        if is_durable(queue) {
+            if let Some(vhost) = self.vhost_of(queue) {
+                let op = metadata::Op::DeleteQueue { id: queue };
+                let change = Change { vhost: vhost.name().into(), op };
+                self.metadata.send(metadata::Input::Change { change, asker: None });
+            }
+            return;
+        }
         for vhost in self.directory.vhosts() {
-            if is_durable(queue) {
-                if vhost.read().find_queue_by_id(queue).is_some() {
-                    let op = metadata::Op::DeleteQueue { id: queue };
-                    let change = Change { vhost: vhost.name().into(), op };
-                    self.metadata.send(metadata::Input::Change { change, asker: None });
-                    return;
-                }
-            } else if vhost.change(|topology: &mut Topology| topology.delete_queue(queue)).is_some() {
+            if vhost.change(|topology: &mut Topology| topology.delete_queue(queue)).is_some() {
                 return;
             }
         }

@@ -56,6 +56,12 @@ pub struct MessageRef {
 }
 
 impl MessageRef {
+    /// Length of the body; 0 if the parts before it do not fit.
+    #[must_use]
+    pub fn body_len(&self) -> u32 {
+        self.len.saturating_sub(u32::from(self.envelope_bytes)).saturating_sub(self.properties_bytes)
+    }
+
     /// The message, sharing the buffer it lies in. `None` if it does not lie in `buffers`.
     #[must_use]
     pub fn resolve(&self, buffers: &[Bytes]) -> Option<Message> {

@@ -18,8 +18,7 @@ pub struct Shard {
     dirty: Vec<QueueId>,
     /// Durable queues whose journal may have something, perhaps more than once.
     journaled: Vec<QueueId>,
-    releases: Vec<Release>,
-    memory: MemoryChange,
+    accounts: Accounts,
     /// The time of this turn, in milliseconds since 1970.
     now: u64,
     /// When queues want to be looked at though nobody asks anything of them; each at most once.
@@ -61,6 +60,13 @@ pub struct MemoryChange {
     pub removed: u64,
 }
 
+/// What queues took and gave back since somebody asked.
+#[derive(Debug, Default)]
+struct Accounts {
+    releases: Vec<Release>,
+    memory: MemoryChange,
+}
+
 #[derive(Debug)]
 struct Entry {
     machine: Machine,
@@ -72,6 +78,51 @@ struct Entry {
 impl Entry {
     fn new(machine: Machine) -> Self {
         Self { machine, dirty: false, timer: None }
+    }
+
+    /// Puts the queue, once, among those to be looked at.
+    fn mark_dirty(&mut self, queue: QueueId, dirty: &mut Vec<QueueId>) {
+        if !self.dirty {
+            self.dirty = true;
+            dirty.push(queue);
+        }
+    }
+
+    /// Brings the first chunk back from disk.
+    fn page_in<A: Admission>(&mut self, queue: QueueId, chunk: &Chunk, admission: &mut A, accounts: &mut Accounts) {
+        let messages = admission.read_chunk(queue, chunk);
+        accounts.memory.added += self.machine.page_in(messages, &mut accounts.releases);
+    }
+
+    /// Delivers what the queue can, bringing back from disk what it needs.
+    fn pump<A: Admission>(
+        &mut self,
+        queue: QueueId,
+        admission: &mut A,
+        accounts: &mut Accounts,
+        effects: &mut Vec<Effect>,
+    ) {
+        loop {
+            self.machine.pump(usize::MAX, admission, effects);
+            let Some(chunk) = self.machine.wanted_chunk().filter(|_| self.machine.can_deliver()) else { return };
+            self.page_in(queue, &chunk, admission, accounts);
+        }
+    }
+
+    /// Whether the queue refuses a message with such a body, after it delivered what it could.
+    fn refuses<A: Admission>(
+        &mut self,
+        queue: QueueId,
+        body_bytes: u64,
+        admission: &mut A,
+        accounts: &mut Accounts,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        if !self.machine.is_full_for(body_bytes) {
+            return false;
+        }
+        self.pump(queue, admission, accounts, effects);
+        self.machine.is_full_for(body_bytes)
     }
 }
 
@@ -149,7 +200,7 @@ impl Shard {
                     if let Some(entry) = self.queues.get_mut(&queue) {
                         let settled = entry.machine.settle(consumer, &sequences, outcome);
                         if outcome != Outcome::Requeue {
-                            entry.machine.remove(&settled, &mut self.releases);
+                            entry.machine.remove(&settled, &mut self.accounts.releases);
                         }
                         self.mark(queue);
                     }
@@ -176,9 +227,10 @@ impl Shard {
 
     /// Does what one queue has to do: delivers, and if there is more, that. Answers `false` if the queue ended.
     fn service<A: Admission>(&mut self, queue: QueueId, admission: &mut A, effects: &mut Vec<Effect>) -> bool {
-        let Some(entry) = self.queues.get_mut(&queue) else { return false };
+        let Self { queues, accounts, timers, .. } = self;
+        let Some(entry) = queues.get_mut(&queue) else { return false };
         if !entry.machine.has_upkeep() {
-            self.pump(queue, admission, effects);
+            entry.pump(queue, admission, accounts, effects);
             return true;
         }
         entry.machine.set_now(self.now);
@@ -189,42 +241,27 @@ impl Shard {
         while entry.machine.has_priorities()
             && let Some(chunk) = entry.machine.chunk_for_upkeep()
         {
-            let messages = admission.read_chunk(queue, &chunk);
-            self.memory.added += entry.machine.page_in(messages, &mut self.releases);
+            entry.page_in(queue, &chunk, admission, accounts);
         }
         entry.machine.expire(false);
-        self.pump(queue, admission, effects);
-        let entry = self.queues.get_mut(&queue).expect("nothing ends a queue that delivers");
-        let machine = &mut entry.machine;
+        entry.pump(queue, admission, accounts, effects);
         loop {
-            machine.expire(true);
-            machine.drop_excess();
-            let Some(chunk) = machine.chunk_for_upkeep() else { break };
-            let messages = admission.read_chunk(queue, &chunk);
-            self.memory.added += machine.page_in(messages, &mut self.releases);
+            entry.machine.expire(true);
+            entry.machine.drop_excess();
+            let Some(chunk) = entry.machine.chunk_for_upkeep() else { break };
+            entry.page_in(queue, &chunk, admission, accounts);
         }
-        machine.post(effects);
-        machine.end_turn();
-        let deadline = machine.deadline();
+        entry.machine.post(effects);
+        entry.machine.end_turn();
+        let deadline = entry.machine.deadline();
         if entry.timer != deadline {
             if let Some(old) = entry.timer {
-                self.timers.remove(&(old, queue));
+                timers.remove(&(old, queue));
             }
-            self.timers.extend(deadline.map(|deadline| (deadline, queue)));
+            timers.extend(deadline.map(|deadline| (deadline, queue)));
             entry.timer = deadline;
         }
         true
-    }
-
-    /// Delivers what one queue can, bringing back from disk what it needs.
-    fn pump<A: Admission>(&mut self, queue: QueueId, admission: &mut A, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.queues.get_mut(&queue) else { return };
-        loop {
-            entry.machine.pump(usize::MAX, admission, effects);
-            let Some(chunk) = entry.machine.wanted_chunk().filter(|_| entry.machine.can_deliver()) else { return };
-            let messages = admission.read_chunk(queue, &chunk);
-            self.memory.added += entry.machine.page_in(messages, &mut self.releases);
-        }
     }
 
     // ---- durable queues: the steps of which a shard with a log makes its turn -------------------------------------------
@@ -267,16 +304,16 @@ impl Shard {
         effects: &mut Vec<Effect>,
     ) -> Taken {
         let &Logged { targets, message, stamp, place, chunk, hot } = logged;
+        let Self { queues, accounts, dirty, .. } = self;
         let mut taken = Taken::default();
         for &queue in targets {
-            let Some(entry) = self.queues.get_mut(&queue) else { continue };
+            let Some(entry) = queues.get_mut(&queue) else { continue };
             taken.queues += 1;
             let skip = entry.machine.count_in_entry(chunk.file, chunk.offset);
-            let full = entry.machine.settings().refuses_publishes()
-                && self.is_full_for(queue, message.body_len() as u64, admission, effects);
-            let machine = &mut self.queues.get_mut(&queue).expect("found above").machine;
+            let refused = entry.refuses(queue, message.body_len() as u64, admission, accounts, effects);
+            let machine = &mut entry.machine;
             let stays = !machine.is_cold() && (hot || machine.is_hungry() || machine.has_priorities());
-            match (full, stays) {
+            match (refused, stays) {
                 (false, true) => {
                     machine.enqueue(message.clone(), stamp, Some(place));
                 }
@@ -285,34 +322,18 @@ impl Shard {
                 (true, false) => machine.refuse_cold(message, chunk, skip),
             }
             if stays {
-                self.memory.added += message.len() as u64;
+                accounts.memory.added += message.len() as u64;
             }
-            taken.refused |= full;
-            self.mark_dirty(queue);
+            taken.refused |= refused;
+            entry.mark_dirty(queue, dirty);
         }
         taken
-    }
-
-    /// Whether a queue that refuses messages when it is full is so, after it delivered what it could.
-    fn is_full_for<A: Admission>(
-        &mut self,
-        queue: QueueId,
-        body_bytes: u64,
-        admission: &mut A,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let is_full = |shard: &Self| shard.queues[&queue].machine.is_full_for(body_bytes);
-        if !is_full(self) {
-            return false;
-        }
-        self.pump(queue, admission, effects);
-        is_full(self)
     }
 
     /// Takes messages out whose removal is in the log.
     pub fn remove(&mut self, queue: QueueId, sequences: &Intervals) {
         if let Some(entry) = self.queues.get_mut(&queue) {
-            self.memory.removed += entry.machine.remove(sequences, &mut self.releases);
+            self.accounts.memory.removed += entry.machine.remove(sequences, &mut self.accounts.releases);
             self.mark(queue);
         }
     }
@@ -333,12 +354,12 @@ impl Shard {
 
     /// Bytes on disk that are needed no more, since the last call.
     pub fn take_releases(&mut self) -> Vec<Release> {
-        std::mem::take(&mut self.releases)
+        std::mem::take(&mut self.accounts.releases)
     }
 
     /// Memory taken and given back since the last call.
     pub fn take_memory_change(&mut self) -> MemoryChange {
-        std::mem::take(&mut self.memory)
+        std::mem::take(&mut self.accounts.memory)
     }
 
     // ---- within a turn ------------------------------------------------------------------------------------------------
@@ -390,36 +411,23 @@ impl Shard {
         admission: &mut A,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let Some(entry) = self.queues.get_mut(&queue) else { return false };
-        if entry.machine.settings().refuses_publishes()
-            && self.is_full_for(queue, message.body_len() as u64, admission, effects)
-        {
-            self.queues.get_mut(&queue).expect("found above").machine.refuse(message, stamp, None);
-            self.mark_dirty(queue);
-            return true;
+        let Self { queues, accounts, dirty, .. } = self;
+        let Some(entry) = queues.get_mut(&queue) else { return false };
+        let refused = entry.refuses(queue, message.body_len() as u64, admission, accounts, effects);
+        if refused {
+            entry.machine.refuse(message, stamp, None);
+        } else {
+            entry.machine.enqueue(message, stamp, None);
         }
-        let entry = self.queues.get_mut(&queue).expect("found above");
-        entry.machine.enqueue(message, stamp, None);
-        if !entry.dirty {
-            entry.dirty = true;
-            self.dirty.push(queue);
-        }
-        false
-    }
-
-    fn mark_dirty(&mut self, queue: QueueId) {
-        if let Some(entry) = self.queues.get_mut(&queue)
-            && !entry.dirty
-        {
-            entry.dirty = true;
-            self.dirty.push(queue);
-        }
+        entry.mark_dirty(queue, dirty);
+        refused
     }
 
     fn mark(&mut self, queue: QueueId) {
-        let entry = self.queues.get(&queue);
-        if entry.is_some_and(|entry| entry.machine.can_deliver() || entry.machine.has_upkeep()) {
-            self.mark_dirty(queue);
+        if let Some(entry) = self.queues.get_mut(&queue)
+            && (entry.machine.can_deliver() || entry.machine.has_upkeep())
+        {
+            entry.mark_dirty(queue, &mut self.dirty);
         }
     }
 
@@ -455,7 +463,8 @@ impl Shard {
             return answer(token, Reply::Gone, effects);
         }
         let now = self.now;
-        let machine = &mut self.queues.get_mut(&queue).expect("looked for above").machine;
+        let entry = self.queues.get_mut(&queue).expect("looked for above");
+        let machine = &mut entry.machine;
         if machine.settings().durable {
             self.journaled.push(queue);
         }
@@ -478,19 +487,18 @@ impl Shard {
                 let ready = machine.counts().ready;
                 let purged = machine.purge();
                 if !machine.settings().durable {
-                    machine.remove(&purged, &mut self.releases);
+                    machine.remove(&purged, &mut self.accounts.releases);
                 }
                 answer(token, Reply::Purged(ready), effects);
                 self.mark(queue);
             }
             Op::Get { holder, no_ack, .. } => {
-                machine.used(now);
-                while let Some(chunk) = machine.wanted_chunk() {
-                    let messages = admission.read_chunk(queue, &chunk);
-                    self.memory.added += machine.page_in(messages, &mut self.releases);
-                    machine.expire(false);
+                entry.machine.used(now);
+                while let Some(chunk) = entry.machine.wanted_chunk() {
+                    entry.page_in(queue, &chunk, admission, &mut self.accounts);
+                    entry.machine.expire(false);
                 }
-                let got = machine.get(holder, no_ack);
+                let got = entry.machine.get(holder, no_ack);
                 answer(token, Reply::Get(got), effects);
                 self.mark(queue);
             }
@@ -537,7 +545,7 @@ impl Shard {
                 self.timers.remove(&(deadline, queue));
             }
             // A queue of the log gives back what it has there.
-            self.memory.removed += entry.machine.forget_all(&mut self.releases);
+            self.accounts.memory.removed += entry.machine.forget_all(&mut self.accounts.releases);
         }
         if self.dirty.last() == Some(&queue) {
             self.dirty.pop();

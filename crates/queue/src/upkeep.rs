@@ -140,7 +140,7 @@ impl Machine {
 
     /// The next ready message of this rank or a later one.
     fn head_from(&mut self, rank: u8) -> Option<(u8, Sequence)> {
-        if self.settings.rule(|rules| rules.max_priority).is_some() {
+        if self.has_priorities() {
             return self.returned.range((rank, Sequence(0))..).next().copied();
         }
         if rank > 0 { None } else { self.next_ready().map(|sequence| (0, sequence)) }
@@ -148,12 +148,9 @@ impl Machine {
 
     /// When something is to be done next, if nobody asks for anything before.
     pub(crate) fn deadline(&mut self) -> Option<u64> {
-        let upkeep = self.upkeep.as_ref()?;
-        let used_at = upkeep.used_at;
-        let unused =
-            self.settings.rule(|rules| rules.expires_ms).filter(|_| self.consumers.len() == 0).map(|ms| used_at + ms);
+        self.upkeep.as_ref()?;
         // While letters wait for others to arrive, their arrival is what goes on from.
-        let mut next = unused;
+        let mut next = self.abandoned_at();
         let mut rank = if self.may_leave() { Some(0) } else { None };
         while let Some(from) = rank {
             let Some((found, head)) = self.head_from(from) else { break };
@@ -165,9 +162,15 @@ impl Machine {
 
     /// Whether the queue was without use for so long that it ends.
     pub(crate) fn is_abandoned(&self) -> bool {
-        let Some(upkeep) = &self.upkeep else { return false };
-        let Some(ms) = self.settings.rule(|rules| rules.expires_ms) else { return false };
-        self.consumers.len() == 0 && upkeep.used_at.saturating_add(ms) <= upkeep.now
+        let now = self.upkeep.as_ref().map(|upkeep| upkeep.now);
+        self.abandoned_at().is_some_and(|at| now >= Some(at))
+    }
+
+    /// When the queue ends unless it is used before.
+    fn abandoned_at(&self) -> Option<u64> {
+        let used_at = self.upkeep.as_ref()?.used_at;
+        let expires_ms = self.settings.rule(|rules| rules.expires_ms).filter(|_| self.consumers.len() == 0)?;
+        Some(used_at.saturating_add(expires_ms))
     }
 
     // ---- length -----------------------------------------------------------------------------------------------------
@@ -310,11 +313,10 @@ impl Machine {
             return None;
         }
         let front = self.cold.front().copied()?;
-        let rules = self.settings.rules.as_deref();
-        if rules.is_some_and(|rules| rules.max_priority.is_some()) {
+        if self.has_priorities() {
             return Some(front);
         }
-        let timed = front.timed || rules.is_some_and(|rules| rules.message_ttl_ms.is_some());
+        let timed = front.timed || self.settings.rule(|rules| rules.message_ttl_ms).is_some();
         (self.ready == 0 && (timed || self.is_too_long())).then_some(front)
     }
 }

@@ -177,7 +177,7 @@ impl Session {
             }
             &routed
         };
-        let publish = if route.may_refuse { publish_name(&self.channels, number) } else { 0 };
+        let publish = publish_name(route, &self.channels, number);
         if let [(shard, targets)] = route.shards.as_slice() {
             self.staging.enqueue(*shard, targets.clone(), start, envelope_bytes, properties_bytes, publish);
         } else if route.shards.is_empty() {
@@ -210,7 +210,7 @@ impl Session {
             self.unroutable(number, &record);
         } else {
             let Record { bytes, envelope_bytes, properties_bytes } = record;
-            let publish = if route.may_refuse { publish_name(&self.channels, number) } else { 0 };
+            let publish = publish_name(&route, &self.channels, number);
             if bytes.len() < OWN_BUFFER_BYTES {
                 let data = self.staging.data();
                 let start = data.len();
@@ -393,8 +393,12 @@ fn header_value(value: RawValue<'_>) -> HeaderValue<'_> {
     }
 }
 
-/// The publish that is being handled, for a shard that refuses it: its channel and number. 0 on a channel without confirms.
-fn publish_name(channels: &FxHashMap<u16, Channel>, number: u16) -> u64 {
+/// The publish that is being handled, for a shard that refuses it: its channel and number. 0: no queue may refuse it, or the channel is
+/// without confirms.
+fn publish_name(route: &Route, channels: &FxHashMap<u16, Channel>, number: u16) -> u64 {
+    if !route.may_refuse {
+        return 0;
+    }
     let confirms = channels.get(&number).and_then(|channel| channel.confirms.as_ref());
     confirms.map_or(0, |confirms| u64::from(number) << PUBLISH_NUMBER_BITS | confirms.next_number())
 }

@@ -13,7 +13,8 @@
 //! from there. Entries of version 1 have none.
 
 use bytes::Bytes;
-use queue::{Intervals, MessageRef, Op, QueueId, Sequence, Stamp};
+use queue::{Chunk, ChunkKind, Intervals, MessageRef, Op, QueueId, Sequence, Stamp};
+use storage::Location;
 
 use super::varint;
 
@@ -125,6 +126,22 @@ pub(crate) fn ops_of(batch: &[Op], now_ms: u64) -> Ops {
         }
     }
     ops
+}
+
+/// A message of an entry that lies there, as a chunk for its queues. `timed`: it may have a time to live of its own.
+pub(crate) fn chunk_of(location: Location, message: &MessageRef, enqueued_at_ms: u64, timed: bool) -> Chunk {
+    Chunk {
+        kind: ChunkKind::Entry,
+        count: 1,
+        bytes: message.len,
+        file: location.file.to_raw(),
+        offset: location.offset,
+        length: location.length,
+        body_bytes: message.body_len(),
+        enqueued_at_ms,
+        timed,
+        ..Chunk::default()
+    }
 }
 
 /// When an entry was made that this node made itself.

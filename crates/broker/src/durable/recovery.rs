@@ -1,6 +1,6 @@
 //! A durable shard at a start: its snapshot, then what the log has after it.
 
-use queue::{Chunk, ChunkKind, Machine, QueueId, Settings, Shard};
+use queue::{Chunk, Machine, QueueId, Settings, Shard};
 use rustc_hash::FxHashMap;
 use storage::{
     FileId, FileKind, FileNumber, GroupId, Index, Interval, QueueKey, RUN_BYTES, Run, SegmentNumber, StorageError,
@@ -104,19 +104,8 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
     for op in decoded.ops {
         match op {
             Logged::Enqueue { targets, message, timed } => {
-                let chunk = Chunk {
-                    kind: ChunkKind::Entry,
-                    first: 0,
-                    skip: 0,
-                    count: 1,
-                    bytes: message.len,
-                    file: stored.location.file.to_raw(),
-                    offset: stored.location.offset,
-                    length: stored.location.length,
-                    body_bytes: body_bytes(&message),
-                    enqueued_at_ms: decoded.now_ms,
-                    timed: timed || decoded.now_ms == 0,
-                };
+                let timed = timed || decoded.now_ms == 0;
+                let chunk = entry::chunk_of(stored.location, &message, decoded.now_ms, timed);
                 for queue in targets {
                     if let Some(machine) = shard.queue_mut(queue) {
                         let skip = machine.count_in_entry(chunk.file, chunk.offset);
@@ -143,11 +132,6 @@ fn apply(shard: &mut Shard, stored: &storage::StoredEntry) -> Result<(), Storage
         }
     }
     Ok(())
-}
-
-/// Length of a message's body.
-pub(super) fn body_bytes(message: &queue::MessageRef) -> u32 {
-    message.len.saturating_sub(u32::from(message.envelope_bytes)).saturating_sub(message.properties_bytes)
 }
 
 /// Finds messages whose file is gone: they were copied into a segment, or to another one, after the snapshot was made. Comes after

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue::{Batch, Chunk, ChunkKind, Effect, Intervals, Logged, Op, Place, QueueId, Release, Shard, Stamp};
+use queue::{Batch, Effect, Intervals, Logged, Op, Place, QueueId, Release, Shard, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use storage::{
     Admission as LogAdmission, Entry, FileKind, GroupId, Index, Location, Log, Operation, Placed, StorageError,
@@ -16,7 +16,7 @@ use storage::{
 use super::entry::{self, Ops};
 use super::moving::{self, Files, Guard, Moved};
 use super::reader::Reader;
-use super::recovery::{Recovered, body_bytes};
+use super::recovery::Recovered;
 use super::snapshot;
 use crate::broker::Broker;
 use crate::clock;
@@ -286,21 +286,9 @@ impl DurableShardTask {
                 Op::Enqueue(enqueue) => {
                     let location = location.expect("a batch with messages was written");
                     let message = enqueue.message.resolve(&buffers).expect("a message lies in its batch's buffers");
-                    let file = location.file.to_raw();
-                    let place = Place { file, offset: location.offset + enqueue.message.start };
-                    let chunk = Chunk {
-                        kind: ChunkKind::Entry,
-                        first: 0,
-                        skip: 0,
-                        count: 1,
-                        bytes: enqueue.message.len,
-                        file,
-                        offset: location.offset,
-                        length: location.length,
-                        body_bytes: body_bytes(&enqueue.message),
-                        enqueued_at_ms,
-                        timed: enqueue.ttl_ms != Stamp::NO_TTL,
-                    };
+                    let timed = enqueue.ttl_ms != Stamp::NO_TTL;
+                    let chunk = entry::chunk_of(location, &enqueue.message, enqueued_at_ms, timed);
+                    let place = Place { file: chunk.file, offset: location.offset + enqueue.message.start };
                     let hot = self.broker.has_room_for_bodies();
                     let targets = enqueue.targets.as_slice();
                     let stamp = Stamp { enqueued_at_ms, ttl_ms: enqueue.ttl_ms, priority: enqueue.priority };
