@@ -246,8 +246,7 @@ impl Shard {
         entry.machine.expire(false);
         entry.pump(queue, admission, accounts, effects);
         loop {
-            entry.machine.expire(true);
-            entry.machine.drop_excess();
+            entry.machine.shed();
             let Some(chunk) = entry.machine.chunk_for_upkeep() else { break };
             entry.page_in(queue, &chunk, admission, accounts);
         }

@@ -197,15 +197,26 @@ impl Machine {
             && self.is_beyond(self.ready + self.cold_ready(), self.ready_body_bytes())
     }
 
-    /// Lets go of the oldest ready messages while there are too many.
-    pub(crate) fn drop_excess(&mut self) {
+    /// Lets go of what has expired, and of the oldest ready messages while there are too many. Behind these there may be expired ones.
+    pub(crate) fn shed(&mut self) {
+        self.expire(true);
+        if self.drop_excess() {
+            self.expire(true);
+        }
+    }
+
+    /// Answers whether there were too many.
+    fn drop_excess(&mut self) -> bool {
+        let mut dropped = false;
         while self.is_too_long()
             && self.may_leave()
             && let Some(head) = self.next_ready()
         {
             self.take_out(head);
             self.dispose(head, Reason::MaxLen);
+            dropped = true;
         }
+        dropped
     }
 
     /// A message that came while the queue was full. One of the log has its number all the same, and is removed.

@@ -383,6 +383,17 @@ fn what_is_on_disk_only_expires_when_it_is_at_the_head_and_is_removed() {
 }
 
 #[test]
+fn what_has_expired_behind_one_that_was_too_many_goes_with_it() {
+    let rules = Rules { message_ttl_ms: Some(10), max_length: Some(1), ..Rules::default() };
+    let mut story = Story::with(with_rules(true, rules));
+    story.at(10);
+    story.logged(5, &["a"], true);
+    story.logged(0, &["b"], true);
+    assert_eq!((story.ready_and_unacked(), story.removed()), ((0, 0), vec![0, 1]));
+    assert_eq!(story.shard.next_timer(), None);
+}
+
+#[test]
 fn a_message_of_the_log_that_is_refused_keeps_its_number_and_is_removed() {
     let rules = Rules { max_length: Some(2), overflow: Overflow::RejectPublish, ..Rules::default() };
     for hot in [true, false] {

@@ -184,6 +184,8 @@ impl Naive {
         while self.rules().overflow == Overflow::DropHead && self.is_beyond(0, 0) {
             self.dispose(self.line()[0], Reason::MaxLen);
         }
+        // What was hidden behind those.
+        self.expire(now, true);
         for (sequence, reason) in std::mem::take(&mut self.letters) {
             let entry = self.messages.iter().find(|entry| entry.sequence == sequence).expect("letters are live");
             self.seen.push(Seen::Letter(sequence, reason, bytes(&entry.message)));

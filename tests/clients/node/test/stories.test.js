@@ -127,7 +127,7 @@ describe('amqplib', { timeout: 120_000 }, () => {
     assert.equal(returned.content.toString(), 'back');
   });
 
-  test('a publish that the queue rejects is nacked', async () => {
+  story('a publish that the queue rejects is nacked', async () => {
     const full = name('full');
     const args = { 'x-overflow': 'reject-publish' };
     await channel.assertQueue(full, { exclusive: true, maxLength: 1, arguments: args });
